@@ -1,0 +1,222 @@
+"""The run directory, read and written in one place.
+
+    spec.yaml  data.json  tokenizer/  metrics.jsonl  events.jsonl  ledger/  logs/  tb/  checkpoints/  exit.json  lock
+
+It is the only thing that supervisor, workers and readers share, so every read here copes with a run that is being
+written, was killed at any moment, or was copied from another machine.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from stoker.spec import contract
+from stoker.spec.errors import UserError
+from stoker.spec.run import RunSpec
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataRef:
+    """Which prepared token set a run trains on."""
+
+    shards: str
+    """Absolute folder of the token set."""
+    key: str
+    """The token set's content address; a folder with another key is not this run's data."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exit:
+    """How the last launch of a run ended."""
+
+    state: Literal["done", "paused", "failed"]
+    code: int
+    step: int | None
+    reason: str
+    remedy: str = ""
+    rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """A checkpoint whose manifest is there: it is whole."""
+
+    step: int
+    path: Path
+    manifest: Record
+
+
+class RunDir:
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / contract.LEDGER_DIR
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / contract.CHECKPOINTS_DIR
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / contract.TENSORBOARD_DIR
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / contract.TOKENIZER_DIR
+
+    def log(self, rank: int) -> Path:
+        return self.path / contract.LOGS_DIR / f"rank-{rank}.log"
+
+    def exists(self) -> bool:
+        return (self.path / contract.SPEC_FILE).is_file()
+
+    def create(self, spec: RunSpec, data: DataRef) -> None:
+        """Lay the directory out. spec.yaml comes last: a directory that has it is whole."""
+        try:
+            for folder in (contract.LEDGER_DIR, contract.LOGS_DIR, contract.CHECKPOINTS_DIR):
+                (self.path / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(
+                f"cannot write the run directory {self.path}: {e.strerror}", remedy="Choose another with --runs DIR"
+            ) from e
+        write_atomic(self.path / contract.DATA_FILE, json.dumps(asdict(data), indent=2) + "\n")
+        self.write_spec(spec)
+
+    def write_spec(self, spec: RunSpec) -> None:
+        text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        write_atomic(self.path / contract.SPEC_FILE, text)
+
+    def spec(self) -> RunSpec:
+        return RunSpec.model_validate(yaml.safe_load((self.path / contract.SPEC_FILE).read_text()))
+
+    def data(self) -> DataRef:
+        return DataRef(**json.loads((self.path / contract.DATA_FILE).read_text()))
+
+    def add_metrics(self, record: Record) -> None:
+        append_line(self.path / contract.METRICS_FILE, record)
+
+    def add_event(self, kind: str, *, rank: int | None = None, **facts: object) -> None:
+        head = {"time": time.time(), "kind": kind, "rank": rank, "host": socket.gethostname()}
+        append_line(self.path / contract.EVENTS_FILE, head | facts)
+
+    def metrics(self) -> list[Record]:
+        """One record a step, in order: a step trained again after a restart counts as it was trained last."""
+        by_step: dict[int, Record] = {}
+        for record in read_lines(self.path / contract.METRICS_FILE):
+            by_step[record["step"]] = by_step.get(record["step"], {}) | record
+        return [by_step[step] for step in sorted(by_step)]
+
+    def events(self) -> list[Record]:
+        return list(read_lines(self.path / contract.EVENTS_FILE))
+
+    def exit(self) -> Exit | None:
+        try:
+            return Exit(**json.loads((self.path / contract.EXIT_FILE).read_text()))
+        except FileNotFoundError:
+            return None
+
+    def write_exit(self, exit: Exit) -> None:
+        write_atomic(self.path / contract.EXIT_FILE, json.dumps(asdict(exit)) + "\n")
+
+    def clear_exit(self) -> None:
+        (self.path / contract.EXIT_FILE).unlink(missing_ok=True)
+
+    def saved(self) -> list[Saved]:
+        """The whole checkpoints, oldest first."""
+        found = []
+        for path in sorted(self.checkpoints.glob("step-*")):
+            try:
+                manifest = json.loads((path / contract.MANIFEST_FILE).read_text())
+            except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+                continue
+            found.append(Saved(step=manifest["step"], path=path, manifest=manifest))
+        return found
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:09d}"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run for writing. The kernel lets go of it when the holder dies, however it dies."""
+        path = self.path / contract.LOCK_FILE
+        with open(path, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = self.holder()
+                who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+                raise UserError(
+                    f"run '{self.name}' is being written by {who}",
+                    remedy=f"Wait for it, stop it with: stoker stop {self.name}, or start another with --new",
+                ) from None
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}))
+            file.flush()
+            yield
+
+    def holder(self) -> Record | None:
+        """Who holds the lock now (pid, host, time), or None."""
+        try:
+            with open(self.path / contract.LOCK_FILE, "r+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return None
+                except BlockingIOError:
+                    holder: Record = json.loads(file.read() or "null") or {"pid": 0, "host": "?", "time": 0.0}
+                    return holder
+        except FileNotFoundError:
+            return None
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """A reader sees the old text or the new, never half of it, and never an empty file after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def append_line(path: Path, record: Record) -> None:
+    """One write for one line: a kill leaves the whole line or a torn one that readers pass over."""
+    line = json.dumps(record, allow_nan=True) + "\n"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = "\n" + line  # the last writer died in the middle of a line
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[Record]:
+    try:
+        file = open(path, encoding="utf-8")  # noqa: SIM115 (closed by the with below)
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                continue  # torn by a kill, or still being written

@@ -1,0 +1,30 @@
+"""What launcher, supervisor, trainer and readers agree on: file names, environment, exit codes."""
+
+from typing import Final
+
+# Exit codes of the CLI, the supervisor and the workers.
+EXIT_DONE: Final = 0
+EXIT_USER: Final = 2
+EXIT_FAILED: Final = 3
+EXIT_SAVED: Final = 75  # EX_TEMPFAIL: saved and ready to go on
+EXIT_INTERRUPTED: Final = 130
+
+# The run directory.
+SPEC_FILE: Final = "spec.yaml"
+DATA_FILE: Final = "data.json"
+METRICS_FILE: Final = "metrics.jsonl"
+EVENTS_FILE: Final = "events.jsonl"
+EXIT_FILE: Final = "exit.json"
+LOCK_FILE: Final = "lock"
+TOKENIZER_DIR: Final = "tokenizer"
+LEDGER_DIR: Final = "ledger"
+LOGS_DIR: Final = "logs"
+TENSORBOARD_DIR: Final = "tb"
+CHECKPOINTS_DIR: Final = "checkpoints"
+
+# Inside a checkpoint.
+MANIFEST_FILE: Final = "manifest.json"
+
+# Environment of a worker: torchrun's own names, so that any torchrun script runs unchanged, and ours.
+ENV_RUN_DIR: Final = "STOKER_RUN_DIR"
+ENV_ATTEMPT: Final = "STOKER_ATTEMPT"

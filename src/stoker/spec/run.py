@@ -1,0 +1,240 @@
+"""RunSpec: what a run is, section by section. The doc under a field is its help, its schema text and its reference."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+
+from stoker.spec.units import Count, Seconds, Share, count, duration, share
+
+PositiveCount = Annotated[Count, Field(gt=0)]
+Fraction = Annotated[Share, Field(ge=0, lt=1)]
+ScheduleStage = tuple[PositiveCount, PositiveCount]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Model(Section):
+    family: Literal["gpt2"] = "gpt2"
+    """The architecture."""
+    layers: PositiveCount = 12
+    """Transformer blocks."""
+    heads: PositiveCount = 12
+    """Attention heads; they divide `width`."""
+    width: PositiveCount = 768
+    """Size of the hidden state."""
+    context: PositiveCount = 1024
+    """Positions the model knows: the longest sequence it can read."""
+    vocab: PositiveCount | None = None
+    """Rows of the embedding. Left out, it is the tokenizer's size."""
+    dropout: Fraction = 0.0
+    """Dropout on embeddings, attention and residuals while training."""
+    init_std: Annotated[float, Field(gt=0)] = 0.02
+    """Standard deviation of the initial weights."""
+    upcast_attention: bool = False
+    """Compute attention scores in fp32 whatever the precision: steadier in fp16."""
+    scale_attention_by_layer: bool = False
+    """Divide the attention scores of block k by k (counted from 1): steadier in fp16."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        return self
+
+
+class TrainTokenizer(Section):
+    train: Annotated[Count, Field(ge=257)]
+    """Train a byte-level BPE tokenizer of this many tokens on the data."""
+
+
+class Data(Section):
+    path: str | list[str]
+    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (also .gz, .zst), or a folder of `stoker prepare`."""
+    tokenizer: str | TrainTokenizer | None = None
+    """`{train: 8000}`, a folder with tokenizer.json or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
+    field: str = "text"
+    """The field that holds the text, in JSONL, JSON, CSV and Parquet."""
+    validation: Fraction = 0.01
+    """Share of the tokens held out for evaluation: the end of each piece of the data."""
+    skip_bad: bool = False
+    """Leave out and count records that cannot be read, instead of stopping at the first."""
+
+
+class Objective(Section):
+    kind: Literal["causal"] = "causal"
+    """`causal`: predict the next token."""
+
+
+class Batch(Section):
+    sequences: PositiveCount = 32
+    """Sequences in one optimizer step, over all workers. Stays the same at any number of workers."""
+    length: PositiveCount = 256
+    """Tokens in a sequence."""
+    micro: PositiveCount | None = None
+    """Sequences a worker runs at once. Left out, it is chosen to fit; halve it when memory runs out."""
+
+
+class Optim(Section):
+    lr: Annotated[float, Field(gt=0)] = 6e-4
+    """Highest learning rate."""
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    """How the rate moves after the warm-up; `wsd` stays up and falls linearly at the end."""
+    warmup: Annotated[int | float, BeforeValidator(lambda v: _steps_or_share(v))] = 0.02
+    """Steps (`2000`) or share of the horizon (`2%`) in which the rate rises."""
+    warmup_shape: Literal["linear", "log"] = "linear"
+    """`log` is DeepSpeed's logarithmic warm-up: lr · ln(step) / ln(warmup)."""
+    decay: Annotated[int | float | None, BeforeValidator(lambda v: _steps_or_share(v))] = None
+    """Steps or share of the horizon in which the rate falls. Left out: all after the warm-up; for `wsd` the last 20 %."""
+    floor: Fraction = 0.0
+    """Share of `lr` that the rate falls to."""
+    horizon: PositiveCount | None = None
+    """Steps the schedule is laid out for. Left out: the steps of `until` when the run first starts."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    """AdamW's running averages."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """AdamW's epsilon."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """Decay of matrices and embeddings; biases and norms are left alone."""
+    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    """Largest norm of the gradients; null turns clipping off."""
+    nonfinite: Literal["stop", "skip"] = "stop"
+    """What a NaN or Inf gradient does: stop the run, or skip the step (ten in a row stop it all the same)."""
+
+
+class Until(Section):
+    steps: PositiveCount | None = None
+    """Optimizer steps."""
+    tokens: PositiveCount | None = None
+    """Tokens trained on."""
+    epochs: PositiveCount | None = None
+    """Times through the data; every sample is used exactly once in each."""
+    time: Annotated[Seconds, Field(gt=0)] | None = None
+    """Training time of one launch, such as `2h`; then it saves and pauses."""
+    patience: PositiveCount | None = None
+    """Evaluations without a better validation loss before the run ends early."""
+
+    @model_validator(mode="after")
+    def _some_end(self) -> Self:
+        if not (self.steps or self.tokens or self.epochs or self.time):
+            raise ValueError("until needs an end; write until: {steps: 1000}, or tokens, epochs or time")
+        return self
+
+
+class Evaluate(Section):
+    every: Annotated[Count, Field(ge=0)] = 100
+    """Steps between evaluations on the held-out split; 0 evaluates at the end only."""
+    sequences: PositiveCount = 64
+    """Held-out sequences in one evaluation; the same ones each time."""
+
+
+class Checkpoint(Section):
+    every: Annotated[
+        Literal["auto"] | PositiveInt | float | list[ScheduleStage], BeforeValidator(lambda v: _steps_or_time(v))
+    ] = "auto"
+    """Steps (`500`), time (`10m`), stages (`[[2, 10], [100, 2000]]`: every 2 until step 10, then every 100 until 2000), or `auto`: as often as costs about 1 % of the time, at most once a minute."""  # noqa: E501
+    keep: PositiveCount = 3
+    """Newest checkpoints to keep."""
+    keep_every: PositiveCount | None = None
+    """Keep the checkpoint of every such step for good."""
+    first: bool = False
+    """Save step 0, before any training."""
+    best: bool = True
+    """Save and keep the checkpoint with the best validation loss."""
+    resume: Annotated[
+        Literal["auto"] | Annotated[int, Field(ge=0)], BeforeValidator(lambda v: v if v == "auto" else count(v))
+    ] = "auto"
+    """`auto` goes on from the newest whole checkpoint; a number goes back to that step."""
+
+
+class On(Section):
+    kind: Literal["local"] = "local"
+    """Where the run lives."""
+    workers: PositiveCount | Literal["auto"] = "auto"
+    """Processes; `auto` is one for each GPU, or one on a machine without."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What the workers compute on."""
+    max_restarts: Annotated[Count, Field(ge=0)] = 3
+    """Crashes in a row, with no new checkpoint between them, before the run is given up."""
+
+
+class Log(Section):
+    every: PositiveCount = 10
+    """Steps between lines of metrics.jsonl."""
+    tensorboard: bool = True
+    """Write TensorBoard files under tb/."""
+    attention: bool = False
+    """Log the largest and smallest attention score of each layer."""
+    parameters: bool = False
+    """Log mean and standard deviation of every parameter and its gradient."""
+
+
+class RunSpec(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "run"
+    """The run's name: its folder is runs/NAME."""
+    model: Model = Model()
+    """A preset's name, or family and sizes."""
+    data: Data
+    """What to train on."""
+    objective: Objective = Objective()
+    """What the model learns to do."""
+    batch: Batch = Batch()
+    """The size of a step."""
+    optim: Optim = Optim()
+    """AdamW and its learning rate."""
+    until: Until
+    """When the run is done: what comes first of those given."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """`auto` is bf16 where the chip computes it natively (AMX, AVX512-BF16, recent GPUs), else fp32."""
+    compile: Literal["auto"] | bool = "auto"
+    """Compile the model; `auto` does when a compiler is there and the run is long enough to win the time back."""
+    deterministic: bool = False
+    """On a GPU, use only kernels that give the same bits each time. A CPU always does."""
+    eval: Evaluate = Evaluate()
+    """Evaluation on the held-out split."""
+    checkpoint: Checkpoint = Checkpoint()
+    """What is saved, and how often."""
+    on: On = On()
+    """Where it runs."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Initial weights, order of samples and dropout follow from it."""
+    log: Log = Log()
+    """What is written down."""
+    env: dict[str, str] = {}
+    """Environment variables of the workers."""
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        if self.batch.length > self.model.context:
+            raise ValueError(
+                f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
+                f"set batch.length to {self.model.context} or less"
+            )
+        endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
+        if endless and self.optim.horizon is None and self.optim.schedule != "constant":
+            raise ValueError(
+                f"optim.schedule {self.optim.schedule} needs to know its end when until has only a time; "
+                "set optim.horizon to a number of steps, or optim.schedule: constant"
+            )
+        return self
+
+
+def _steps_or_share(value: object) -> object:
+    """An int is steps, a float below 1 is a share of the horizon."""
+    if isinstance(value, str):
+        value = share(value) if value.strip().endswith("%") else count(value)
+    if isinstance(value, float) and value >= 1:
+        return count(value)
+    if isinstance(value, (int, float)) and value < 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+def _steps_or_time(value: object) -> object:
+    """An int is steps, a float is seconds."""
+    if not isinstance(value, str) or value == "auto":
+        return value
+    if value.strip()[-1:] in "smhdw":  # `10m` is ten minutes here: ten million steps between saves help nobody
+        return duration(value)
+    return count(value)
