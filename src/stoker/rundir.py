@@ -6,6 +6,7 @@ It is the only thing that supervisor, workers and readers share, so every read h
 written, was killed at any moment, or was copied from another machine.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import yaml
 
@@ -96,7 +97,7 @@ class RunDir:
             raise UserError(
                 f"cannot write the run directory {self.path}: {e.strerror}", remedy="Choose another with --runs DIR"
             ) from e
-        write_atomic(self.path / contract.DATA_FILE, json.dumps(asdict(data), indent=2) + "\n")
+        write_json(self.path / contract.DATA_FILE, asdict(data))
         self.write_spec(spec)
 
     def write_spec(self, spec: RunSpec) -> None:
@@ -133,7 +134,7 @@ class RunDir:
             return None
 
     def write_exit(self, exit: Exit) -> None:
-        write_atomic(self.path / contract.EXIT_FILE, json.dumps(asdict(exit)) + "\n")
+        write_json(self.path / contract.EXIT_FILE, asdict(exit))
 
     def clear_exit(self) -> None:
         (self.path / contract.EXIT_FILE).unlink(missing_ok=True)
@@ -156,16 +157,18 @@ class RunDir:
     def lock(self) -> Iterator[None]:
         """Hold the run for writing. The kernel lets go of it when the holder dies, however it dies."""
         path = self.path / contract.LOCK_FILE
-        with open(path, "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        try:
+            file = open(path, "a+")  # noqa: SIM115 (closed by the with below)
+        except PermissionError as e:
+            raise UserError(f"cannot write {path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
+        with file:
+            if not _take(file):
                 holder = self.holder()
                 who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
                 raise UserError(
                     f"run '{self.name}' is being written by {who}",
                     remedy=f"Wait for it, stop it with: stoker stop {self.name}, or start another with --new",
-                ) from None
+                )
             file.seek(0)
             file.truncate()
             file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}))
@@ -175,15 +178,26 @@ class RunDir:
     def holder(self) -> Record | None:
         """Who holds the lock now (pid, host, time), or None."""
         try:
-            with open(self.path / contract.LOCK_FILE, "r+") as file:
+            with open(self.path / contract.LOCK_FILE) as file:
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     return None
                 except BlockingIOError:
                     holder: Record = json.loads(file.read() or "null") or {"pid": 0, "host": "?", "time": 0.0}
                     return holder
         except FileNotFoundError:
             return None
+
+
+def _take(file: TextIO) -> bool:
+    """Tries for a second: a reader that asks who holds the lock holds it itself for a moment."""
+    for _ in range(20):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.05)
+    return False
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -196,6 +210,10 @@ def write_atomic(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def write_json(path: Path, record: Record) -> None:
+    write_atomic(path, json.dumps(record, indent=1) + "\n")
+
+
 def append_line(path: Path, record: Record) -> None:
     """One write for one line: a kill leaves the whole line or a torn one that readers pass over."""
     line = json.dumps(record, allow_nan=True) + "\n"
@@ -204,7 +222,9 @@ def append_line(path: Path, record: Record) -> None:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = "\n" + line  # the last writer died in the middle of a line
-        os.write(descriptor, line.encode())
+        data = line.encode()
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
 

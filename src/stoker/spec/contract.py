@@ -19,6 +19,7 @@ LOCK_FILE: Final = "lock"
 TOKENIZER_DIR: Final = "tokenizer"
 LEDGER_DIR: Final = "ledger"
 LOGS_DIR: Final = "logs"
+SUPERVISOR_LOG: Final = "supervisor.log"
 TENSORBOARD_DIR: Final = "tb"
 CHECKPOINTS_DIR: Final = "checkpoints"
 

@@ -4,15 +4,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
-from stoker.spec.units import Count, Seconds, Share, count, duration, share
+from stoker.spec.units import Count, Number, Seconds, Share, Text, count, duration, number, share
 
 PositiveCount = Annotated[Count, Field(gt=0)]
 Fraction = Annotated[Share, Field(ge=0, lt=1)]
+Place = Annotated[Text, Field(min_length=1)]
 ScheduleStage = tuple[PositiveCount, PositiveCount]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Model(Section):
@@ -30,7 +31,7 @@ class Model(Section):
     """Rows of the embedding. Left out, it is the tokenizer's size."""
     dropout: Fraction = 0.0
     """Dropout on embeddings, attention and residuals while training."""
-    init_std: Annotated[float, Field(gt=0)] = 0.02
+    init_std: Annotated[Number, Field(gt=0)] = 0.02
     """Standard deviation of the initial weights."""
     upcast_attention: bool = False
     """Compute attention scores in fp32 whatever the precision: steadier in fp16."""
@@ -40,7 +41,8 @@ class Model(Section):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+            near = max(1, round(self.width / self.heads)) * self.heads
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}; set width to {near}")
         return self
 
 
@@ -50,11 +52,11 @@ class TrainTokenizer(Section):
 
 
 class Data(Section):
-    path: str | list[str]
-    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (also .gz, .zst), or a folder of `stoker prepare`."""
-    tokenizer: str | TrainTokenizer | None = None
+    path: Place | Annotated[list[Place], Field(min_length=1)]
+    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), or a folder of `stoker prepare`."""
+    tokenizer: Text | TrainTokenizer | None = None
     """`{train: 8000}`, a folder with tokenizer.json or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
-    field: str = "text"
+    field: Text = "text"
     """The field that holds the text, in JSONL, JSON, CSV and Parquet."""
     validation: Fraction = 0.01
     """Share of the tokens held out for evaluation: the end of each piece of the data."""
@@ -77,7 +79,7 @@ class Batch(Section):
 
 
 class Optim(Section):
-    lr: Annotated[float, Field(gt=0)] = 6e-4
+    lr: Annotated[Number, Field(gt=0)] = 6e-4
     """Highest learning rate."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
     """How the rate moves after the warm-up; `wsd` stays up and falls linearly at the end."""
@@ -86,18 +88,18 @@ class Optim(Section):
     warmup_shape: Literal["linear", "log"] = "linear"
     """`log` is DeepSpeed's logarithmic warm-up: lr · ln(step) / ln(warmup)."""
     decay: Annotated[int | float | None, BeforeValidator(lambda v: _steps_or_share(v))] = None
-    """Steps or share of the horizon in which the rate falls. Left out: all after the warm-up; for `wsd` the last 20 %."""
+    """Steps or share of the horizon in which the rate falls. Left out: all after the warm-up; `wsd`: the last 20 %."""
     floor: Fraction = 0.0
     """Share of `lr` that the rate falls to."""
     horizon: PositiveCount | None = None
     """Steps the schedule is laid out for. Left out: the steps of `until` when the run first starts."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """AdamW's running averages."""
-    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """AdamW's two running averages, such as [0.9, 0.95]."""
+    eps: Annotated[Number, Field(gt=0)] = 1e-8
     """AdamW's epsilon."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    weight_decay: Annotated[Number, Field(ge=0)] = 0.1
     """Decay of matrices and embeddings; biases and norms are left alone."""
-    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    clip: Annotated[Number, Field(gt=0)] | None = 1.0
     """Largest norm of the gradients; null turns clipping off."""
     nonfinite: Literal["stop", "skip"] = "stop"
     """What a NaN or Inf gradient does: stop the run, or skip the step (ten in a row stop it all the same)."""
@@ -118,7 +120,7 @@ class Until(Section):
     @model_validator(mode="after")
     def _some_end(self) -> Self:
         if not (self.steps or self.tokens or self.epochs or self.time):
-            raise ValueError("until needs an end; write until: {steps: 1000}, or tokens, epochs or time")
+            raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs or time")
         return self
 
 
@@ -131,7 +133,11 @@ class Evaluate(Section):
 
 class Checkpoint(Section):
     every: Annotated[
-        Literal["auto"] | PositiveInt | float | list[ScheduleStage], BeforeValidator(lambda v: _steps_or_time(v))
+        Literal["auto"]
+        | PositiveInt
+        | Annotated[float, Field(gt=0)]
+        | Annotated[list[ScheduleStage], Field(min_length=1)],
+        BeforeValidator(lambda v: _steps_or_time(v)),
     ] = "auto"
     """Steps (`500`), time (`10m`), stages (`[[2, 10], [100, 2000]]`: every 2 until step 10, then every 100 until 2000), or `auto`: as often as costs about 1 % of the time, at most once a minute."""  # noqa: E501
     keep: PositiveCount = 3
@@ -171,8 +177,8 @@ class Log(Section):
 
 
 class RunSpec(Section):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "run"
-    """The run's name: its folder is runs/NAME."""
+    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "run"
+    """The run's name, and its folder's under runs/: letters, digits and . _ - after a letter or digit."""
     model: Model = Model()
     """A preset's name, or family and sizes."""
     data: Data
@@ -197,11 +203,11 @@ class RunSpec(Section):
     """What is saved, and how often."""
     on: On = On()
     """Where it runs."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[Count, Field(ge=0, lt=2**63)] = 0
     """Initial weights, order of samples and dropout follow from it."""
     log: Log = Log()
     """What is written down."""
-    env: dict[str, str] = {}
+    env: dict[str, Text] = {}
     """Environment variables of the workers."""
 
     @model_validator(mode="after")
@@ -224,17 +230,21 @@ def _steps_or_share(value: object) -> object:
     """An int is steps, a float below 1 is a share of the horizon."""
     if isinstance(value, str):
         value = share(value) if value.strip().endswith("%") else count(value)
+        if isinstance(value, float) and value >= 1:
+            raise ValueError("a share of the horizon is less than 100%; write it as 2%, or as a number of steps")
     if isinstance(value, float) and value >= 1:
-        return count(value)
+        value = count(value)
+        if isinstance(value, float):
+            raise ValueError(f"{value} is neither whole nor a share; write steps such as 2000, or a share such as 2%")
     if isinstance(value, (int, float)) and value < 0:
-        raise ValueError("must not be negative")
-    return value
+        raise ValueError(f"{value} is negative; write steps such as 2000, or a share such as 2%")
+    return number(value)
 
 
 def _steps_or_time(value: object) -> object:
     """An int is steps, a float is seconds."""
     if not isinstance(value, str) or value == "auto":
-        return value
-    if value.strip()[-1:] in "smhdw":  # `10m` is ten minutes here: ten million steps between saves help nobody
+        return number(value)
+    if value.strip().endswith(("s", "m", "h", "d", "w", "min")):  # `10m` is ten minutes: ten million steps help nobody
         return duration(value)
     return count(value)

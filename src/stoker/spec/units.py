@@ -1,6 +1,7 @@
-"""Human units: counts (10k, 2.5M), sizes (16GiB), durations (90s, 2h, 1d12h) and shares (2%)."""
+"""Human units: counts (10k, 2.5M), durations (90s, 2h, 1d12h) and shares (2%)."""
 
 import re
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import BeforeValidator
@@ -10,24 +11,24 @@ SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def count(value: object) -> object:
-    """`10k` -> 10000. Anything that is not text goes on to the type check as it is."""
+    """`10k` -> 10000. What is neither text nor a number goes on to the type check as it is."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, str):
-        return value
-    found = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]+)?)\s*([kKmMbBgGtT]?)", value.strip())
+        return number(value)
+    found = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,3})?)\s*([kKmMbBgGtT]?)", value.strip())
     if not found:
         raise ValueError(f"'{value}' is not a count; write a whole number such as 10000, 10k or 2.5M")
-    number = float(found[1].replace("_", "")) * COUNTS[found[2].lower()]
-    if not number.is_integer():
-        raise ValueError(f"'{value}' is not a whole number")
-    return int(number)
+    exact = Decimal(found[1].replace("_", "")) * COUNTS[found[2].lower()]  # 1.15M is whole, in floats it is not
+    if exact != int(exact):
+        raise ValueError(f"'{value}' is not a whole number; write one such as 10000, 10k or 2.5M")
+    return int(exact)
 
 
 def duration(value: object) -> object:
     """`1h30m` -> 5400.0 seconds. A bare number is seconds."""
     if not isinstance(value, str):
-        return value
+        return number(value)
     text = value.strip().lower()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return float(text)
@@ -38,11 +39,28 @@ def duration(value: object) -> object:
 
 def share(value: object) -> object:
     """`2%` -> 0.02. A bare number stays what it is."""
-    if isinstance(value, str) and (found := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%", value.strip())):
-        return float(found[1]) / 100
+    if not isinstance(value, str):
+        return number(value)
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", value.strip())
+    if not found:
+        raise ValueError(f"'{value}' is not a share; write it as 2% or 0.02")
+    return float(Decimal(found[1]) / (100 if found[2] else 1))
+
+
+def number(value: object) -> object:
+    """true is no number, though Python counts with it."""
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number; write a number")
     return value
+
+
+def text(value: object) -> object:
+    """A name may look like a number: `name: 2024`."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 Count = Annotated[int, BeforeValidator(count)]
 Seconds = Annotated[float, BeforeValidator(duration)]
 Share = Annotated[float, BeforeValidator(share)]
+Number = Annotated[float, BeforeValidator(number)]
+Text = Annotated[str, BeforeValidator(text)]

@@ -1,0 +1,49 @@
+# `make demo` and `make test` need Python 3.11 or newer, pip and make; everything else they bring themselves.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test soak lint bench clean
+
+demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard library
+	@$(BIN)/stoker train examples/00-demo/run.yaml \
+	  data.path="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/*.py"
+
+test: lint  ## every test, short forms
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak"
+
+soak: lint  ## every test, long forms too
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/dev.stamp  ## every benchmark, one table each (an hour, on a quiet machine)
+	$(BIN)/python bench/train.py
+	$(BIN)/python bench/prepare.py
+	$(BIN)/python bench/checkpoint.py
+	$(BIN)/python bench/help.py
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/train.stamp: $(BIN)/python pyproject.toml
+	@echo "installing stoker and torch into $(VENV) (a few minutes the first time)"
+	$(PIP) install -e '.[train]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(BIN)/python pyproject.toml
+	@echo "installing stoker, torch and the test tools into $(VENV) (a few minutes the first time)"
+	$(PIP) install -e '.[dev]'
+	@touch $@ $(VENV)/train.stamp
+
+# Where Python comes without its venv module, virtualenv from pip makes the same.
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "stoker: no Python 3.11 or newer was found. Install one, or run: make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	  rm -rf $(VENV) && $(PYTHON) -m pip install --quiet --disable-pip-version-check --target $(VENV).tool virtualenv && \
+	  PYTHONPATH=$(VENV).tool $(PYTHON) -m virtualenv --quiet $(VENV) && rm -rf $(VENV).tool; }

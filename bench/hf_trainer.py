@@ -1,0 +1,65 @@
+"""The peer in bench/train.py: a Hugging Face Trainer on a token set, writing the time of each step as a JSON line."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+from stoker.data.shards import TokenSet
+
+
+class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    def __init__(self, tokens: TokenSet, length: int) -> None:
+        self.split, self.length = tokens.train, length
+
+    def __len__(self) -> int:
+        return self.split.samples(self.length)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        row = torch.from_numpy(self.split.read(np.array([i]), self.length)[0, :-1])
+        return {"input_ids": row, "labels": row}
+
+
+class StepTimes(TrainerCallback):
+    def __init__(self, path: Path) -> None:
+        self.file = open(path, "w", buffering=1)  # noqa: SIM115 (open as long as the process lives)
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        self.file.write(json.dumps({"step": state.global_step, "time": time.time()}) + "\n")
+
+
+def main(settings: dict[str, Any]) -> None:
+    tokens = TokenSet.open(Path(settings["tokens"]))
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=tokens.vocab,
+            n_layer=settings["layers"],
+            n_head=settings["heads"],
+            n_embd=settings["width"],
+            n_positions=settings["length"],
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+    )
+    arguments = TrainingArguments(
+        output_dir=settings["out"],
+        per_device_train_batch_size=settings["sequences"],
+        max_steps=100_000,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        **settings["arguments"],
+    )
+    times = StepTimes(Path(settings["times"]))
+    Trainer(model=model, args=arguments, train_dataset=Rows(tokens, settings["length"]), callbacks=[times]).train()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,149 @@
+"""Our training loop against a Hugging Face Trainer: the same model, data and batch, 2 cores, in one run.
+
+Both train for real, each in its own processes, and take turns: while one trains the other is stopped. A turn gives one
+speed from the steps that lie wholly inside it; a pair of turns gives one ratio; the table shows medians.
+
+    python bench/train.py [--pairs 5] [--turn 20] [--only bf16]
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.data.prepare import prepare
+
+from stoker.spec.run import Data, TrainTokenizer
+
+SHAPE = {"layers": 6, "heads": 6, "width": 384}
+SEQUENCES, LENGTH = 16, 256
+SETTINGS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "fp32": (["precision=fp32", "compile=true"], {"torch_compile": True}),
+    "bf16": (["precision=bf16", "compile=true"], {"torch_compile": True, "bf16": True}),
+    "defaults": ([], {}),
+}
+
+
+@dataclass
+class Contestant:
+    name: str
+    process: subprocess.Popen[bytes]
+    times: Path
+
+    def steps(self) -> list[float]:
+        if not self.times.exists():
+            return []
+        return [json.loads(line)["time"] for line in self.times.read_text().splitlines() if line.endswith("}")]
+
+    def signal(self, number: int) -> None:
+        for pid in _tree(self.process.pid):
+            os.kill(pid, number)
+
+    def turn(self, seconds: float) -> float:
+        """Train alone for a while; tokens per second over the whole steps in it."""
+        self.signal(signal.SIGCONT)
+        began = time.time()
+        time.sleep(seconds)
+        self.signal(signal.SIGSTOP)
+        inside = [t for t in self.steps() if t > began][1:]  # the first step was begun in an earlier turn
+        return (len(inside) - 1) * SEQUENCES * LENGTH / (inside[-1] - inside[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--turn", type=float, default=20)
+    parser.add_argument("--only", choices=SETTINGS, action="append")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        library = Path(sysconfig.get_path("stdlib"))
+        data = Data(path=[str(p) for p in sorted(library.glob("*.py"))], tokenizer=TrainTokenizer(train=8000))
+        prepare(data, work / "tokens")
+        print(f"{'setting':<10}{'stoker tok/s':>14}{'HF tok/s':>12}{'ratio':>8}   ratios of the pairs")
+        for name in args.only or SETTINGS:
+            ours, theirs, ratios = compare(name, work, pairs=args.pairs, turn=args.turn)
+            shown = " ".join(f"{r:.3f}" for r in ratios)
+            print(f"{name:<10}{ours:>14,.0f}{theirs:>12,.0f}{statistics.median(ratios):>8.3f}   {shown}", flush=True)
+
+
+def compare(name: str, work: Path, *, pairs: int, turn: float) -> tuple[float, float, list[float]]:
+    contestants = [_stoker(name, work), _hugging_face(name, work)]
+    try:
+        for one in contestants:  # warm up: imports, compilation, first steps
+            one.signal(signal.SIGCONT)
+            while len(one.steps()) < 6:
+                if one.process.poll() is not None:
+                    sys.exit(f"{one.name} ended with {one.process.returncode}; see {one.times.parent}")
+                time.sleep(0.5)
+            one.signal(signal.SIGSTOP)
+        speeds = [[one.turn(turn) for one in contestants] for _ in range(pairs)]
+    finally:
+        for one in contestants:
+            one.signal(signal.SIGKILL)
+            one.process.wait()
+    medians = [statistics.median(column) for column in zip(*speeds, strict=True)]
+    return medians[0], medians[1], [ours / theirs for ours, theirs in speeds]
+
+
+def _stoker(name: str, work: Path) -> Contestant:
+    words = [f"model.{key}={value}" for key, value in SHAPE.items()]
+    words += [f"model.context={LENGTH}", f"batch.length={LENGTH}", f"batch.sequences={SEQUENCES}"]
+    words += [
+        f"name={name}",
+        f"data={work / 'tokens'}",
+        "until.steps=100000",
+        "log.every=1",
+        "eval.every=0",
+        "on.workers=1",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "stoker.cli.main",
+        "train",
+        "--runs",
+        str(work / "runs"),
+        *words,
+        *SETTINGS[name][0],
+    ]
+    return _start("stoker", command, work, work / "runs" / name / "metrics.jsonl")
+
+
+def _hugging_face(name: str, work: Path) -> Contestant:
+    settings = {"tokens": str(work / "tokens"), "out": str(work / "hf"), "times": str(work / f"hf-{name}.jsonl")}
+    settings |= {**SHAPE, "length": LENGTH, "sequences": SEQUENCES, "arguments": SETTINGS[name][1]}
+    script = Path(__file__).with_name("hf_trainer.py")
+    return _start("Hugging Face", [sys.executable, str(script), json.dumps(settings)], work, Path(settings["times"]))
+
+
+def _start(name: str, command: list[str], work: Path, times: Path) -> Contestant:
+    log = open(work / f"{name}.log", "wb")  # noqa: SIM115 (handed to the process)
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    time.sleep(1)
+    one = Contestant(name, process, times)
+    one.signal(signal.SIGSTOP)
+    return one
+
+
+def _tree(pid: int) -> list[int]:
+    """The process and all below it."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += _tree(int(child))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What Python users call, and what the command line is built on.
+
+spec = load(Path("run.yaml"), ["until.steps=2k"]).spec
+exit = train(open_run(spec, runs=Path("runs")))
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.data.prepare import Progress, ignore, prepared
+from stoker.data.shards import TokenSet
+from stoker.launch.backend import Running, Submission
+from stoker.launch.local import Local
+from stoker.observe.logs import last_lines
+from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec import contract
+from stoker.spec.change import Changes, difference
+from stoker.spec.derive import Derived, derive
+from stoker.spec.errors import UserError
+from stoker.spec.run import RunSpec
+
+PREPARED = ".prepared"
+VOCAB_ROUNDING = 128  # a vocabulary may be padded up to a multiple of this, for the matrix units
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A run that is ready to be started, or is done."""
+
+    run: RunDir
+    spec: RunSpec
+    tokens: TokenSet
+    derived: Derived
+    done: Exit | None
+    """How it ended, when there is nothing left to do."""
+
+
+def open_run(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Opened:
+    """Prepare the data; create the run, or open the one that is there if it is the same."""
+    run = RunDir(runs / spec.name)
+    store = runs.absolute() / PREPARED
+    if run.exists():
+        with run.lock():
+            return _existing(run, spec, store, progress)
+    tokens = prepared(spec.data, store, progress=progress)
+    spec = _fill(spec, tokens)
+    _check_size(spec, tokens)
+    _create(run, spec, tokens)
+    return _opened(run, spec, tokens, done=None)
+
+
+def free_name(spec: RunSpec, runs: Path) -> RunSpec:
+    """The same spec under a name that no run has yet: NAME, NAME-2, NAME-3 …"""
+    name, number = spec.name, 1
+    while RunDir(runs / name).exists():
+        number += 1
+        name = f"{spec.name}-{number}"
+    return spec.model_copy(update={"name": name})
+
+
+def submit(opened: Opened) -> Running:
+    """Start it; it dies with this process."""
+    return Local().submit(plan(opened.spec, opened.run))
+
+
+def plan(spec: RunSpec, run: RunDir) -> Submission:
+    backend = Local()
+    return backend.plan(spec, backend.discover(), run.path)
+
+
+def train(opened: Opened) -> Exit:
+    """Train until it is done. Ctrl-C saves first."""
+    if opened.done:
+        return opened.done
+    running = submit(opened)
+    try:
+        while running.poll() is None:
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        running.stop()
+        while running.poll() is None:
+            time.sleep(0.2)
+        raise
+    return ending(opened.run, running.poll())
+
+
+def ending(run: RunDir, code: int | None) -> Exit:
+    """How a run ended: its own word, or what can be told when it had no time for one."""
+    exit = run.exit()
+    if exit is not None and exit.code == code:
+        return exit
+    if code == contract.EXIT_USER:
+        said = last_lines(run.path / contract.LOGS_DIR / contract.SUPERVISOR_LOG, 1)
+        raise UserError(*[line.removeprefix("stoker: ") for line in said] or ["the supervisor ended"], remedy="")
+    return Exit(
+        state="failed",
+        code=contract.EXIT_FAILED,
+        step=max((saved.step for saved in run.saved()), default=None),
+        reason=f"the supervisor ended with code {code}",
+        remedy=f"Read {run.path / contract.LOGS_DIR / contract.SUPERVISOR_LOG}; the same command goes on",
+    )
+
+
+def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progress], None]) -> Opened:
+    old = run.spec()
+    changes = difference(old, spec)
+    if changes.refused:
+        raise _another_run(run, changes.refused)
+    tokens = prepared(spec.data, store, progress=progress)
+    if tokens.key != run.data().key:
+        raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
+    spec = _fill(spec, tokens).model_copy(update={"name": old.name})
+    opened = _opened(run, spec, tokens, done=_done(run, spec, tokens, changes.allowed))
+    if changes.allowed:
+        run.write_spec(spec)
+        run.add_event("changed", changes={key: list(values) for key, values in changes.allowed.items()})
+    if not opened.done:
+        run.clear_exit()
+    return opened
+
+
+def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exit | None:
+    """A run that is done stays done until its end is put further off, or it is sent back to an earlier step."""
+    exit = run.exit()
+    if exit is None or exit.state != "done" or "checkpoint.resume" in changed:
+        return None
+    if not any(key.startswith("until.") for key in changed):
+        return exit
+    steps = derive(spec, samples=tokens.train.samples(spec.batch.length)).steps
+    return exit if steps is not None and steps <= (exit.step or 0) else None
+
+
+def _opened(run: RunDir, spec: RunSpec, tokens: TokenSet, *, done: Exit | None) -> Opened:
+    derived = derive(spec, samples=tokens.train.samples(spec.batch.length))
+    return Opened(run=run, spec=spec, tokens=tokens, derived=derived, done=done)
+
+
+def _another_run(run: RunDir, changes: Changes) -> UserError:
+    shown = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changes.items())
+    return UserError(
+        f"run '{run.name}' in {run.path} was begun with something else ({shown})",
+        remedy="Set it back to go on with that run, or start another with --new",
+    )
+
+
+def _create(run: RunDir, spec: RunSpec, tokens: TokenSet) -> None:
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"cannot make {run.path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
+    with run.lock():
+        if run.exists():
+            raise UserError(
+                f"run '{run.name}' was begun by another command just now", remedy="Start another with --new"
+            )
+        shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
+        run.create(spec, DataRef(shards=str(tokens.path.absolute()), key=tokens.key))
+
+
+def _fill(spec: RunSpec, tokens: TokenSet) -> RunSpec:
+    """The model's vocabulary: the tokenizer's, unless the spec says a little more."""
+    most = -(-tokens.vocab // VOCAB_ROUNDING) * VOCAB_ROUNDING
+    vocab = spec.model.vocab or tokens.vocab
+    if not tokens.vocab <= vocab <= most:
+        raise UserError(
+            f"model.vocab is {vocab}, but the tokenizer has {tokens.vocab} tokens",
+            remedy=f"Leave model.vocab out, or set it from {tokens.vocab} to {most}",
+        )
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"vocab": vocab})})
+
+
+def _check_size(spec: RunSpec, tokens: TokenSet) -> None:
+    batch = spec.batch
+    samples = tokens.train.samples(batch.length)
+    if samples < batch.sequences:
+        raise UserError(
+            f"the data has {tokens.train.tokens} tokens, less than one batch of {batch.sequences} × {batch.length} "
+            f"= {batch.sequences * batch.length}",
+            remedy="Give more text, or lower batch.sequences or batch.length",
+        )

@@ -1,0 +1,40 @@
+"""`stoker audit`: prove from the ledger and the shards that every sample was used exactly once."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from stoker.cli import output
+from stoker.observe.audit import Audit
+from stoker.observe.audit import audit as prove
+from stoker.observe.runs import find
+from stoker.spec import contract
+
+SHOWN = 10
+
+
+def audit_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run's name or folder")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (./runs)")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def audit(args: argparse.Namespace) -> int:
+    found = prove(find(args.run, args.runs))
+    print(json.dumps(asdict(found) | {"ok": found.ok}) if args.json else _text(found))
+    return contract.EXIT_DONE if found.ok else contract.EXIT_FAILED
+
+
+def _text(found: Audit) -> str:
+    rows = [
+        ("steps", f"{found.steps:,}, in {found.attempts} attempt{'s' * (found.attempts != 1)}"),
+        ("samples", f"{found.samples:,}, {found.epochs} whole times through the data"),
+        ("missing", str(found.missing)),
+        ("duplicated", str(found.duplicated)),
+        ("mismatched", str(found.mismatched)),
+        ("verdict", "proven: every sample was used exactly once, as the shards hold it" if found.ok else "NOT proven"),
+    ]
+    more = len(found.problems) - SHOWN
+    rows += [("problem", problem) for problem in found.problems[:SHOWN]]
+    return output.pairs([*rows, ("problem", f"and {more} more")] if more > 0 else rows)

@@ -1,0 +1,100 @@
+"""`stoker`: find the verb, run it, say in one line what went wrong. Only the standard library is imported to parse."""
+
+import argparse
+import difflib
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from stoker import __version__
+from stoker.spec import contract
+from stoker.spec.errors import MissingExtra, RunFailed, SavedForLater, StokerError, UserError
+
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Train": {
+        "train": ("stoker.cli.train", "train a model here, now; the same command again goes on"),
+        "prepare": ("stoker.cli.prepare", "turn text into token shards"),
+    },
+    "Watch": {
+        "status": ("stoker.cli.watch", "where a run stands, or all of them"),
+        "logs": ("stoker.cli.watch", "what the workers printed"),
+        "stop": ("stoker.cli.watch", "save and end a run"),
+        "audit": ("stoker.cli.audit", "prove that every sample was used exactly once"),
+    },
+    "Run files": {
+        "init": ("stoker.cli.spec", "write a run file for your data"),
+        "explain": ("stoker.cli.spec", "where a value of a run file comes from"),
+        "presets": ("stoker.cli.spec", "the models and runs that have a name"),
+        "schema": ("stoker.cli.spec", "JSON Schema of a run file, for editors"),
+    },
+    "Machine": {
+        "check": ("stoker.cli.check", "what this machine lacks"),
+    },
+}
+VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
+TRAIN_PARTS = ("torch", "numpy", "pyarrow", "tokenizers", "tensorboard")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The only place that catches StokerError."""
+    try:
+        code = _run(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
+        return code
+    except StokerError as e:
+        return _complain(e)
+    except ModuleNotFoundError as e:
+        part = (e.name or "").split(".")[0]
+        if part not in TRAIN_PARTS:
+            raise
+        return _complain(MissingExtra(part, "train"))
+    except KeyboardInterrupt:
+        return contract.EXIT_INTERRUPTED
+    except BrokenPipeError:  # `stoker logs … | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return contract.EXIT_DONE
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        print(f"stoker: {e.filename or 'writing'}: {e.strerror}", file=sys.stderr)
+        return contract.EXIT_USER
+
+
+def _run(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_help())
+        return contract.EXIT_DONE
+    if argv[0] in ("-V", "--version"):
+        print(f"stoker {__version__}")
+        return contract.EXIT_DONE
+    verb = argv[0]
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        raise UserError(f"'{verb}' is not a verb", remedy=f"Did you mean {near[0]}?" if near else "See: stoker --help")
+    module_name, line = VERBS[verb]
+    module: Any = importlib.import_module(module_name)
+    parser = argparse.ArgumentParser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
+    getattr(module, f"{verb}_arguments")(parser)
+    code: int = getattr(module, verb)(parser.parse_intermixed_args(argv[1:]))
+    return code
+
+
+def _help() -> str:
+    lines = [
+        "usage: stoker VERB …",
+        "",
+        "Train language models on your own data, and look after the run until it is done.",
+    ]
+    for title, verbs in GROUPS.items():
+        lines += ["", f"{title}:"] + [f"  {verb:<10} {line}" for verb, (_, line) in verbs.items()]
+    return "\n".join([*lines, "", "stoker VERB --help says more; stoker --version says which stoker this is."])
+
+
+def _complain(error: StokerError) -> int:
+    print(f"stoker: {error}", file=sys.stderr)
+    if isinstance(error, RunFailed):
+        return contract.EXIT_FAILED
+    return contract.EXIT_SAVED if isinstance(error, SavedForLater) else contract.EXIT_USER

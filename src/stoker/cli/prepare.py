@@ -1,0 +1,58 @@
+"""`stoker prepare`: text -> token shards."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from stoker.cli import output
+from stoker.cli.progress import preparing
+from stoker.data.prepare import prepare as make
+from stoker.spec import contract
+from stoker.spec.load import load
+from stoker.spec.run import Data
+
+
+def prepare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "data", nargs="+", metavar="DATA", help="files, folders or globs of text, JSONL, JSON, CSV, Parquet"
+    )
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the token shards")
+    parser.add_argument(
+        "--tokenizer", metavar="X", help="a number trains one of that size (8000); else a folder or hub name"
+    )
+    parser.add_argument("--field", metavar="F", help="the field that holds the text (text)")
+    parser.add_argument("--validation", metavar="SHARE", help="share of the tokens held out (1%%)")
+    parser.add_argument("--skip-bad", action="store_true", help="leave out and count records that cannot be read")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (one a core)")
+
+
+def prepare(args: argparse.Namespace) -> int:
+    data = _data(args)
+    began = time.monotonic()
+    with preparing() as progress:
+        tokens = make(data, args.out, workers=args.workers, progress=progress)
+    skipped = f"; {tokens.index.skipped} records left out" if tokens.index.skipped else ""
+    rows = [
+        ("tokens", f"{tokens.train.tokens:,} to train on, {tokens.validation.tokens:,} held out"),
+        ("documents", f"{tokens.index.documents:,}, {output.size(tokens.index.bytes)} of text{skipped}"),
+        ("tokenizer", f"{tokens.vocab:,} tokens"),
+        ("time", output.duration(time.monotonic() - began)),
+        ("folder", str(args.out.absolute())),
+        ("next", f"stoker train data={args.out} until.steps=1000"),
+    ]
+    print(output.pairs(rows))
+    return contract.EXIT_DONE
+
+
+def _data(args: argparse.Namespace) -> Data:
+    """Through the same reader as a run file's `data`, so that both take the same values and complain alike."""
+    words = [f"data.path={json.dumps(args.data)}", f"data.skip_bad={json.dumps(args.skip_bad)}"]
+    if args.tokenizer:
+        trained = args.tokenizer[:1].isdigit() and not Path(args.tokenizer).exists()
+        words.append(f"data.tokenizer{'.train' if trained else ''}={args.tokenizer}")
+    if args.field:
+        words.append(f"data.field={args.field}")
+    if args.validation:
+        words.append(f"data.validation={args.validation}")
+    return load(None, [*words, "until.steps=1"]).spec.data  # a spec has an end, and this one is not used

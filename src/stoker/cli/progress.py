@@ -1,0 +1,150 @@
+"""What a terminal shows while data is prepared and a model trains; plain lines where there is no terminal."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from stoker.cli.output import duration, number, size
+from stoker.data import prepare
+from stoker.rundir import Record
+
+QUIET = 5.0  # seconds between two lines where there is no terminal
+PHASES = {"reading": "reading data", "tokenizer": "training the tokenizer", "tokens": "making tokens"}
+
+
+class Display(Protocol):
+    """Where a run's progress goes."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+
+    def step(self, record: Record, *, left: float | None) -> None:
+        """A logged step, and the seconds that are left."""
+
+
+def display(*, steps: int | None, step: int) -> Display:
+    console = _console()
+    return Bar(console, steps=steps, step=step) if _is_live(console) else Lines(steps=steps)
+
+
+class Bar:
+    def __init__(self, console: Console, *, steps: int | None, step: int) -> None:
+        self._progress = Progress(
+            TextColumn("step {task.completed}" + (f"/{steps}" if steps else "")),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[text]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task("", total=steps, completed=step, text="starting")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def step(self, record: Record, *, left: float | None) -> None:
+        self._progress.update(self._task, completed=record["step"], text=_figures(record, left))
+
+
+class Lines:
+    def __init__(self, *, steps: int | None) -> None:
+        self._steps = steps
+        self._next = 0.0
+        self._held = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def note(self, text: str) -> None:
+        self._release()
+        print(text, flush=True)
+
+    def step(self, record: Record, *, left: float | None) -> None:
+        of = f"/{self._steps}" if self._steps else ""
+        self._held = f"step {record['step']}{of}  {_figures(record, left)}"
+        if time.monotonic() >= self._next:
+            self._release()
+
+    def _release(self) -> None:
+        if self._held:
+            print(self._held, flush=True)
+            self._held = ""
+            self._next = time.monotonic() + QUIET
+
+
+@contextmanager
+def preparing() -> Iterator[Callable[[prepare.Progress], None]]:
+    """A bar for each phase; nothing at all when everything is there already."""
+    console = _console()
+    if not _is_live(console):
+        yield _PrepareLines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    with Progress(*columns, console=console) as progress:
+        tasks = {}
+
+        def show(state: prepare.Progress) -> None:
+            if state.phase not in tasks:
+                tasks[state.phase] = progress.add_task(PHASES.get(state.phase, state.phase), total=None, text="")
+            progress.update(tasks[state.phase], completed=state.done, total=state.total, text=_prepared(state))
+
+        yield show
+
+
+class _PrepareLines:
+    def __init__(self) -> None:
+        self._phase = ""
+        self._next = 0.0
+
+    def __call__(self, state: prepare.Progress) -> None:
+        if state.phase == self._phase and time.monotonic() < self._next:
+            return
+        self._phase, self._next = state.phase, time.monotonic() + QUIET
+        print(f"{PHASES.get(state.phase, state.phase)}: {_prepared(state)}", flush=True)
+
+
+def _prepared(state: prepare.Progress) -> str:
+    text = f"{size(state.done)} of {size(state.total)}"
+    return f"{text}, {number(state.tokens)} tokens" if state.tokens else text
+
+
+def _figures(record: Record, left: float | None) -> str:
+    parts = [f"loss {record['loss']:.4f}"] if "loss" in record else []
+    if "val_loss" in record:
+        parts.append(f"val {record['val_loss']:.4f}")
+    if record.get("tokens_per_second"):
+        parts.append(f"{number(record['tokens_per_second'])} tokens/s")
+    if left is not None:
+        parts.append(f"{duration(left)} left")
+    return "  ".join(parts)
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _is_live(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal

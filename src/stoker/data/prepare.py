@@ -1,0 +1,288 @@
+"""Text into a token set, in parallel, so that it can be killed at any moment and goes on.
+
+files -> fingerprint -> key -> tokenizer -> units, each into a shard of its own -> index.json, last
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from stoker.data import pool
+from stoker.data.encode import UNITS_FOLDER, Advance, Job, disk_error, encode, read_record, record_path
+from stoker.data.files import DataFile, discover, fingerprint
+from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index, TokenSet
+from stoker.data.sources.document import BadRecords
+from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, train
+from stoker.data.units import Unit, pieces, plan
+from stoker.rundir import write_atomic
+from stoker.spec.errors import UserError
+from stoker.spec.run import Data, TrainTokenizer
+
+PARALLELISM = "TOKENIZERS_PARALLELISM"  # whether the tokenizers library uses threads of its own
+PLAN_FILE = "plan.json"
+LOCK_FILE = ".lock"
+HASHES_FILE = ".hashes.json"
+DEFAULT_TOKENIZER = TrainTokenizer(train=8000)
+TRAINING_TEXT = 32 << 20  # characters a tokenizer is trained on: more changes it little and costs memory and minutes
+SMALL = 4 << 20  # bytes that are tokenised before other processes would have started
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    phase: Literal["reading", "waiting", "tokenizer", "tokens"]
+    done: int
+    """Bytes of the data."""
+    total: int
+    tokens: int = 0
+
+
+def ignore(_: Progress) -> None:
+    """For callers that show no progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survey:
+    """What a prepare will work on, known before it starts."""
+
+    key: str
+    files: list[DataFile]
+    unreadable: int
+    tokenizer: LoadedTokenizer | TrainTokenizer
+
+
+def prepare(
+    data: Data, out: Path, *, workers: int | None = None, progress: Callable[[Progress], None] = ignore
+) -> TokenSet:
+    """Make a token set in the folder `out`, or go on with one that was interrupted there."""
+    if is_prepared(data):
+        raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
+    _make_folder(out)
+    _refuse_foreign(out)
+    survey = _survey(data, cache=out / HASHES_FILE, workers=workers, progress=progress)
+    return _build(data, survey, out, workers=workers, progress=progress)
+
+
+def prepared(
+    data: Data, store: Path, *, workers: int | None = None, progress: Callable[[Progress], None] = ignore
+) -> TokenSet:
+    """The token set of `data`: itself if it is one, else the one in the store, made or finished now if need be."""
+    if is_prepared(data):
+        assert isinstance(data.path, str)
+        return _open_as_asked(data, Path(data.path))
+    _make_folder(store)
+    survey = _survey(data, cache=store / HASHES_FILE, workers=workers, progress=progress)
+    folder = store / survey.key
+    _make_folder(folder)
+    return _build(data, survey, folder, workers=workers, progress=progress)
+
+
+def is_prepared(data: Data) -> bool:
+    return isinstance(data.path, str) and (Path(data.path) / INDEX_FILE).is_file()
+
+
+def _open_as_asked(data: Data, folder: Path) -> TokenSet:
+    tokens = TokenSet.open(folder)
+    if data.tokenizer is None:
+        return tokens
+    if isinstance(data.tokenizer, TrainTokenizer):
+        same = tokens.index.trained == data.tokenizer.train
+    else:
+        ours = load_folder(tokens.tokenizer).tokenizer
+        same = load(data.tokenizer).tokenizer.to_str() == ours.to_str()
+    if not same:
+        raise UserError(
+            f"data.tokenizer is not the tokenizer that {folder} was prepared with",
+            remedy="Leave data.tokenizer out, or name the text in data.path and prepare it again",
+        )
+    return tokens
+
+
+def _survey(data: Data, *, cache: Path, workers: int | None, progress: Callable[[Progress], None]) -> Survey:
+    wanted = data.tokenizer or DEFAULT_TOKENIZER
+    tokenizer = load(wanted) if isinstance(wanted, str) else wanted
+    files = fingerprint(
+        discover(data.path),
+        cache=cache,
+        threads=_processes(workers),
+        progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
+    )
+    bad = BadRecords(skip=data.skip_bad)
+    for file in files:
+        if file.problem:
+            bad.add(str(file.path), file.problem, remedy="Convert it to UTF-8 text or take it out")
+    identity = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else tokenizer.sha256
+    content = [[file.name, file.sha256] for file in files]
+    parts = [VERSION, identity, data.field, data.validation, data.skip_bad, content]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    readable = [file for file in files if not file.problem]
+    return Survey(key=key, files=readable, unreadable=bad.skipped, tokenizer=tokenizer)
+
+
+def _build(
+    data: Data, survey: Survey, folder: Path, *, workers: int | None, progress: Callable[[Progress], None]
+) -> TokenSet:
+    try:
+        with _lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
+            if (folder / INDEX_FILE).is_file():
+                return _reuse(folder, survey.key)
+            _begin(folder, survey.key)
+            units = plan(survey.files)
+            tokenizer = _tokenizer(data, survey, units, folder, progress)
+            job = Job(
+                folder=folder,
+                field=data.field,
+                validation=data.validation,
+                skip_bad=data.skip_bad,
+                end=tokenizer.end_id,
+                dtype="uint16" if tokenizer.vocab <= 1 << 16 else "uint32",
+            )
+            _tokenise(job, units, workers=_processes(workers), progress=progress)
+            _write_index(job, survey, units, tokenizer)
+            return TokenSet.open(folder)
+    except OSError as e:
+        raise disk_error(folder, e) from e
+
+
+def _reuse(folder: Path, key: str) -> TokenSet:
+    tokens = TokenSet.open(folder)
+    if tokens.key != key:
+        raise UserError(
+            f"{folder} holds a token set of other data, or of other settings",
+            remedy="Choose another folder, or delete this one",
+        )
+    return tokens
+
+
+def _begin(folder: Path, key: str) -> None:
+    """Keep what an interrupted prepare of the same data has left; clear away anything else of ours."""
+    plan_file = folder / PLAN_FILE
+    same = plan_file.is_file() and json.loads(plan_file.read_text())["key"] == key
+    for path in folder.glob("*.part"):
+        path.unlink()
+    if not same:
+        for path in folder.glob("*.bin"):
+            path.unlink()
+        for name in (UNITS_FOLDER, TOKENIZER_FOLDER):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        write_atomic(plan_file, json.dumps({"key": key}))
+    (folder / UNITS_FOLDER).mkdir(exist_ok=True)
+
+
+def _tokenizer(
+    data: Data, survey: Survey, units: list[Unit], folder: Path, progress: Callable[[Progress], None]
+) -> LoadedTokenizer:
+    """The tokenizer, saved in the token set; one that an interrupted prepare has trained is taken as it is."""
+    home = folder / TOKENIZER_FOLDER
+    if not (home / TOKENIZER_FILE).is_file():
+        tokenizer = survey.tokenizer
+        if isinstance(tokenizer, TrainTokenizer):
+            tokenizer = train(tokenizer.train, _training_text(data, units, progress))
+        save(tokenizer, home)
+    return load_folder(home)
+
+
+def _training_text(data: Data, units: list[Unit], progress: Callable[[Progress], None]) -> Iterator[str]:
+    """The beginning of every unit: spread over all the data, the same each time, and no more than is needed."""
+    total, done = sum(unit.size for unit in units), 0
+    for unit in units:
+        left = TRAINING_TEXT // len(units)
+        for piece in pieces(unit, data.field, BadRecords(skip=data.skip_bad)):
+            yield piece.text[:left]
+            left -= len(piece.text)
+            if left <= 0:
+                break
+        done += unit.size
+        progress(Progress(phase="tokenizer", done=done, total=total))
+
+
+def _tokenise(job: Job, units: list[Unit], *, workers: int, progress: Callable[[Progress], None]) -> None:
+    missing = [unit for unit in units if not record_path(job.folder, unit).is_file()]
+    total, left = sum(unit.size for unit in units), sum(unit.size for unit in missing)
+    done, tokens = total - left, 0
+    work = partial(encode, job)
+    if workers == 1 or left < SMALL:
+        advances = _in_this_process(work, missing)
+    else:
+        threads = max(1, workers // len(missing))  # a file that cannot be split has the cores to itself
+        environment = {PARALLELISM: "true" if threads > 1 else "false", "RAYON_NUM_THREADS": str(threads)}
+        advances = pool.run(work, missing, processes=workers, environment=environment)
+    with closing(advances):
+        for advance in advances:
+            done, tokens = done + advance.bytes, tokens + advance.tokens
+            progress(Progress(phase="tokens", done=done, total=total, tokens=tokens))
+
+
+def _in_this_process(work: Callable[[Unit], Iterator[Advance]], units: list[Unit]) -> Generator[Advance]:
+    before = os.environ.get(PARALLELISM)
+    os.environ[PARALLELISM] = "false"
+    try:
+        for unit in units:
+            yield from work(unit)
+    finally:
+        if before is None:
+            del os.environ[PARALLELISM]
+        else:
+            os.environ[PARALLELISM] = before
+
+
+def _write_index(job: Job, survey: Survey, units: list[Unit], tokenizer: LoadedTokenizer) -> None:
+    records = [read_record(job.folder, unit) for unit in units]
+    train, validation = [record.train for record in records], [record.validation for record in records]
+    if not any(shard.tokens for shard in train):
+        raise UserError("the data has no text", remedy="Check data.path and data.field")
+    saved = (job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE).read_bytes()
+    Index(
+        key=survey.key,
+        dtype=job.dtype,
+        vocab=tokenizer.vocab,
+        end=job.end,
+        tokenizer=hashlib.sha256(saved).hexdigest(),
+        trained=survey.tokenizer.train if isinstance(survey.tokenizer, TrainTokenizer) else None,
+        documents=sum(record.documents for record in records),
+        bytes=sum(record.bytes for record in records),
+        skipped=survey.unreadable + sum(record.skipped for record in records),
+        train=[shard for shard in train if shard.tokens],
+        validation=[shard for shard in validation if shard.tokens],
+    ).write(job.folder)
+    shutil.rmtree(job.folder / UNITS_FOLDER)
+    (job.folder / PLAN_FILE).unlink()
+
+
+@contextmanager
+def _lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
+    """One prepare to a folder; a second waits, and then finds the work done."""
+    with open(folder / LOCK_FILE, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            busy()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise disk_error(folder, e) from e
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Half a token set is ours to finish; anything else in the folder is the user's."""
+    names = {path.name for path in out.iterdir()} - {LOCK_FILE, HASHES_FILE}
+    if names and not names & {PLAN_FILE, INDEX_FILE}:
+        raise UserError(
+            f"{out} is not empty and holds no token set", remedy="Choose a folder that is empty or not there yet"
+        )
+
+
+def _processes(workers: int | None) -> int:
+    return workers or len(os.sched_getaffinity(0))

@@ -1,0 +1,155 @@
+"""A prepared token set: a folder of token shards, memory-mapped, and the index that says the set is whole.
+
+    index.json  train-00000.bin …  validation-00000.bin …  tokenizer/tokenizer.json
+
+The shards of a split are one stream of tokens. index.json is written last: a folder without it is half made.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.rundir import write_atomic
+from stoker.spec.errors import UserError
+
+Dtype = Literal["uint16", "uint32"]
+
+VERSION = 1
+INDEX_FILE = "index.json"
+TOKENIZER_FOLDER = "tokenizer"
+OPEN_SHARDS = 128  # each mapping holds a file descriptor, and a process has 1024 of them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    file: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Index:
+    key: str
+    """The content address: the same data and tokenizer give the same key."""
+    dtype: Dtype
+    vocab: int
+    end: int
+    """Id of the token that ends each document."""
+    tokenizer: str
+    """sha256 of tokenizer/tokenizer.json."""
+    trained: int | None
+    """The size asked for when the tokenizer was trained on this data."""
+    documents: int
+    bytes: int
+    """Bytes of text, as UTF-8."""
+    skipped: int
+    """Records that could not be read and were left out."""
+    train: list[Shard] = field(default_factory=list)
+    validation: list[Shard] = field(default_factory=list)
+    version: int = VERSION
+
+    def write(self, folder: Path) -> None:
+        write_atomic(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        try:
+            record: dict[str, Any] = json.loads((folder / INDEX_FILE).read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(
+                f"{folder} is not a whole token set: it has no {INDEX_FILE}",
+                remedy="Its prepare was interrupted: run it again and it goes on",
+            ) from None
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise UserError(
+                f"{folder / INDEX_FILE} is damaged", remedy="Delete the folder and prepare it again"
+            ) from None
+        if record.get("version") != VERSION:
+            raise UserError(
+                f"{folder} is a token set of version {record.get('version')}, and this stoker reads version {VERSION}",
+                remedy="Prepare the data again into another folder",
+            )
+        for split in ("train", "validation"):
+            record[split] = [Shard(**shard) for shard in record[split]]
+        return cls(**record)
+
+
+class Split:
+    """One stream of tokens over several shards, read at random."""
+
+    def __init__(self, folder: Path, shards: list[Shard], dtype: np.dtype[Any]) -> None:
+        self._paths = [folder / shard.file for shard in shards]
+        self._ends = np.cumsum([shard.tokens for shard in shards], dtype=np.int64)
+        self._dtype = dtype
+        self._shard = lru_cache(OPEN_SHARDS)(self._map)
+        self.tokens = int(self._ends[-1]) if shards else 0
+
+    def samples(self, length: int) -> int:
+        """Sample i is tokens[i * length : (i + 1) * length + 1]: neighbours share the token that one predicts."""
+        return max(0, (self.tokens - 1) // length)
+
+    def read(self, ids: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        """The tokens of these samples, one row each, of length + 1."""
+        rows = np.empty((len(ids), length + 1), np.int64)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self.samples(length):
+            raise IndexError(f"sample ids go from {ids.min()} to {ids.max()}, and there are {self.samples(length)}")
+        starts = ids * length
+        shards = np.searchsorted(self._ends, starts, side="right")
+        for row, start, shard in zip(rows, starts.tolist(), shards.tolist(), strict=True):
+            self._fill(row, start, shard)
+        return rows
+
+    def _fill(self, row: NDArray[np.int64], start: int, shard: int) -> None:
+        filled = 0
+        while filled < len(row):
+            tokens = self._shard(shard)
+            offset = start + filled - (int(self._ends[shard]) - len(tokens))
+            piece = tokens[offset : offset + len(row) - filled]
+            row[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            shard += 1
+
+    def _map(self, shard: int) -> NDArray[Any]:
+        return np.asarray(np.memmap(self._paths[shard], dtype=self._dtype, mode="r"))
+
+
+class TokenSet:
+    def __init__(self, path: Path, index: Index) -> None:
+        dtype = np.dtype(index.dtype).newbyteorder("<")
+        self.path = path
+        self.index = index
+        self.key = index.key
+        self.vocab = index.vocab
+        self.end = index.end
+        self.tokenizer = path / TOKENIZER_FOLDER
+        self.train = Split(path, index.train, dtype)
+        self.validation = Split(path, index.validation, dtype)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Costs a look at each shard's size, whatever their length."""
+        index = Index.read(path)
+        width = np.dtype(index.dtype).itemsize
+        for shard in index.train + index.validation:
+            file = path / shard.file
+            size = file.stat().st_size if file.is_file() else None
+            if size != shard.tokens * width:
+                found = "is missing" if size is None else f"has {size} bytes, and should have {shard.tokens * width}"
+                raise UserError(f"{file} {found}", remedy=f"Delete {path} and prepare the data again")
+        return cls(path, index)
+
+    def verify(self) -> None:
+        """Read every shard and compare its hash with the index."""
+        for shard in self.index.train + self.index.validation:
+            with open(self.path / shard.file, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
+                    raise UserError(
+                        f"{self.path / shard.file} is damaged: its sha256 is not the one in {INDEX_FILE}",
+                        remedy=f"Delete {self.path} and prepare the data again",
+                    )

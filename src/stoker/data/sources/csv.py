@@ -1,0 +1,61 @@
+"""CSV and TSV with a header line; one column is the text."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from stoker.data.sources.document import BadRecord, BadRecords, Piece, Span, cut
+from stoker.data.sources.stream import BOM, reading
+
+LONGEST = (1 << 31) - 1  # the csv module stops at 128 KiB a field unless told
+
+
+def spans(path: Path, size: int, target: int) -> list[Span]:  # noqa: ARG001 (the Source seam)
+    return [Span(size=size)]  # a quoted field may hold line ends, so only the start of the file is sure to start a row
+
+
+def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:  # noqa: ARG001 (the Source seam)
+    csv.field_size_limit(LONGEST)
+    delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]] else ","
+    with reading(path) as file:
+        reader = csv.reader(_lines(file), delimiter=delimiter, strict=True)
+        column: int | None = None
+        while True:
+            try:
+                row = next(reader, None)
+                if row is None:
+                    return
+                if column is None:
+                    column = _column(row, field)
+                elif row:
+                    yield from cut(_text(row, column))
+            except (BadRecord, csv.Error) as e:
+                remedy = "Mend the line" if column is not None else "Set data.field to a column it has"
+                bad.add(f"{path}, line {reader.line_num}:", e, remedy=remedy)
+                if column is None:
+                    return
+
+
+def _column(header: list[str], field: str) -> int:
+    if field not in header:
+        raise BadRecord(f"the header has no column '{field}' (it has: {', '.join(header)})")
+    return header.index(field)
+
+
+def _text(row: list[str], column: int) -> str:
+    if len(row) <= column:
+        raise BadRecord(f"has {len(row)} columns, and the text is in column {column + 1}")
+    text = row[column]
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadRecord("is not UTF-8 text") from None
+    return text
+
+
+def _lines(file: IO[bytes]) -> Iterator[str]:
+    for number, line in enumerate(file):
+        # A byte that is not UTF-8 goes through as a surrogate, so that only the row it is in is bad.
+        yield (line if number else line.removeprefix(BOM)).decode("utf-8", "surrogateescape")

@@ -1,0 +1,86 @@
+"""What every source deals in: spans of a file, pieces of text, and records that cannot be read."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stoker.spec.errors import UserError
+
+PIECE = 1 << 16  # characters handed to the tokenizer at once: longer ones are no faster and take more memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A part of a file that can be read by itself, in the source's own measure (bytes, row groups)."""
+
+    start: int = 0
+    stop: int | None = None
+    """None is the end of the file."""
+    size: int
+    """Bytes on disk, about."""
+
+
+class Piece(NamedTuple):
+    text: str
+    last: bool
+    """The document ends here."""
+
+
+class BadRecord(Exception):
+    """One record cannot be used; the message says what is wrong with it."""
+
+
+class BadRecords:
+    """What to do with records that cannot be read: stop at the first, or leave out and count."""
+
+    def __init__(self, *, skip: bool) -> None:
+        self._skip = skip
+        self.skipped = 0
+
+    def add(self, where: str, problem: object, *, remedy: str) -> None:
+        if not self._skip:
+            raise UserError(f"{where} {problem}", remedy=f"{remedy}, or leave such records out with --skip-bad")
+        self.skipped += 1
+
+
+def text_of(record: object, field: str) -> str:
+    """The text of one parsed JSON record."""
+    if not isinstance(record, dict):
+        raise BadRecord(f"is not an object with a field '{field}'")
+    text = record.get(field)
+    if text is None:
+        raise BadRecord(f"has no field '{field}' (it has: {', '.join(map(str, record)) or 'none'})")
+    if not isinstance(text, str):
+        raise BadRecord(f"has no text in field '{field}' but {type(text).__name__}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadRecord(f"has half a surrogate pair in field '{field}'") from None
+    return text
+
+
+def cut(text: str) -> Iterator[Piece]:
+    """A document in pieces that give the same tokens as the whole."""
+    start = 0
+    while len(text) - start > PIECE:
+        stop = cut_point(text, start + PIECE // 2, start + PIECE)
+        yield Piece(text[start:stop], last=False)
+        start = stop
+    yield Piece(text[start:], last=True)
+
+
+def cut_point(text: str, low: int, high: int) -> int:
+    """The last place in (low, high] where a cut changes no token.
+
+    Between a letter or digit and a line end every byte-level pre-tokenizer starts a new word, whatever follows. Where
+    there is no such place the cut comes after a line end, or else at `high`, and may change the tokens next to it.
+    """
+    newline = text.rfind("\n", low + 2, high)
+    after_any = newline + 1
+    while newline != -1:
+        word_end = newline - 1 if text[newline - 1] == "\r" else newline
+        if text[word_end - 1].isalnum():
+            return word_end
+        newline = text.rfind("\n", low + 2, newline)
+    return after_any or high

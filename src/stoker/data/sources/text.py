@@ -1,0 +1,74 @@
+"""Plain text: a file is one document, read in pieces, so that its length does not matter."""
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from stoker.data.sources.document import PIECE, BadRecords, Piece, Span, cut_point
+from stoker.data.sources.stream import byte_spans, is_compressed, reading
+
+CHUNK = 1 << 18
+WINDOW = 1 << 16  # how far from its nominal place a span may begin
+
+
+def spans(path: Path, size: int, target: int) -> list[Span]:
+    if size < 2 * target or is_compressed(path):
+        return [Span(size=size)]
+    with open(path, "rb") as file:
+        return byte_spans(size, (_align(file, place) for place in range(target, size - target // 2, target)))
+
+
+def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:  # noqa: ARG001 (the Source seam)
+    buffer = ""
+    with reading(path) as file:
+        if span.start:
+            file.seek(span.start)
+        for text in _decoded(file, span):
+            buffer += text
+            while len(buffer) > PIECE:
+                stop = cut_point(buffer, PIECE // 2, PIECE)
+                yield Piece(buffer[:stop], last=False)
+                buffer = buffer[stop:]
+    yield Piece(buffer, last=span.stop is None)
+
+
+class Checker:
+    """Fed the bytes of a file, knows whether they are text."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._fed = 0
+        self.problem: str | None = None
+
+    def feed(self, chunk: bytes, *, final: bool = False) -> None:
+        if self.problem:
+            return
+        begin = self._fed - len(self._decoder.getstate()[0])
+        if (nul := chunk.find(b"\0")) >= 0:
+            self.problem = f"is not text: it has a NUL byte at byte {self._fed + nul}"
+            return
+        try:
+            self._decoder.decode(chunk, final)
+        except UnicodeDecodeError as e:
+            self.problem = f"is not UTF-8 text: byte {begin + e.start} is 0x{e.object[e.start]:02x}"
+        self._fed += len(chunk)
+
+
+def _decoded(file: IO[bytes], span: Span) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8" if span.start else "utf-8-sig")()
+    left = None if span.stop is None else span.stop - span.start
+    while chunk := file.read(CHUNK if left is None else min(CHUNK, left)):
+        if left is not None:
+            left -= len(chunk)
+        yield decoder.decode(chunk)
+    yield decoder.decode(b"", True)
+
+
+def _align(file: IO[bytes], place: int) -> int:
+    """Where a span that should begin at `place` can begin without changing a token."""
+    file.seek(place)
+    window = file.read(WINDOW)
+    skip = next((i for i, byte in enumerate(window[:4]) if byte & 0xC0 != 0x80), 0)
+    text = codecs.getincrementaldecoder("utf-8")().decode(window[skip:])
+    return place + skip + len(text[: cut_point(text, 0, len(text))].encode())

@@ -1,0 +1,43 @@
+"""The work of a prepare, cut into units: consecutive parts of the data, the same however many workers there are."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stoker.data.files import DataFile
+from stoker.data.sources import SOURCES
+from stoker.data.sources.document import BadRecords, Piece, Span
+
+SMALLEST = 1 << 20
+MOST = 1024  # units: enough for any machine to share out, few enough for an index to list
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unit:
+    number: int
+    parts: list[tuple[DataFile, Span]]
+
+    @property
+    def size(self) -> int:
+        return sum(span.size for _, span in self.parts)
+
+
+def plan(files: list[DataFile]) -> list[Unit]:
+    target = max(SMALLEST, sum(file.size for file in files) // MOST)
+    units: list[Unit] = []
+    parts: list[tuple[DataFile, Span]] = []
+    size = 0
+    for file in files:
+        for span in SOURCES[file.format].spans(file.path, file.size, target):
+            parts.append((file, span))
+            size += span.size
+            if size >= target:
+                units.append(Unit(number=len(units), parts=parts))
+                parts, size = [], 0
+    if parts:
+        units.append(Unit(number=len(units), parts=parts))
+    return units
+
+
+def pieces(unit: Unit, field: str, bad: BadRecords) -> Iterator[Piece]:
+    for file, span in unit.parts:
+        yield from SOURCES[file.format].pieces(file.path, span, field, bad)

@@ -1,0 +1,48 @@
+"""What a node runs: pure, from a spec and the facts of the place."""
+
+import sys
+from pathlib import Path
+
+from stoker.launch.backend import Facts, Submission
+from stoker.spec.errors import MissingExtra, UserError
+from stoker.spec.run import RunSpec
+
+SUPERVISOR = "stoker.supervise"
+
+
+def submission(spec: RunSpec, facts: Facts, run: Path) -> Submission:
+    if facts.torch is None:
+        raise MissingExtra("torch", "train")
+    device = _device(spec, facts)
+    workers = _workers(spec, facts, device)
+    return Submission(
+        run=run,
+        workers=workers,
+        device=device,
+        # -P: a file of the user's that is called like a module must not take its place
+        argv=(sys.executable, "-P", "-m", SUPERVISOR, str(run), "--workers", str(workers)),
+        env={"OMP_NUM_THREADS": str(max(1, facts.cores // workers))},
+    )
+
+
+def _device(spec: RunSpec, facts: Facts) -> str:
+    if spec.on.device == "auto":
+        return "cuda" if facts.gpus else "cpu"
+    if spec.on.device == "cuda" and not facts.gpus:
+        raise UserError(
+            "on.device is cuda, but this machine has no GPU that torch can use",
+            remedy="Set on.device=cpu, or see: stoker check",
+        )
+    return spec.on.device
+
+
+def _workers(spec: RunSpec, facts: Facts, device: str) -> int:
+    gpus = len(facts.gpus)
+    if spec.on.workers == "auto":
+        return gpus if device == "cuda" else 1
+    if device == "cuda" and spec.on.workers > gpus:
+        raise UserError(
+            f"on.workers is {spec.on.workers}, but this machine has {gpus} GPU{'s' * (gpus != 1)}",
+            remedy=f"Set on.workers={gpus}, or on.device=cpu",
+        )
+    return spec.on.workers

@@ -1,0 +1,233 @@
+"""Proof of what a run was trained on: every sample of an epoch once, and with the very tokens that the shards hold.
+
+It reads the ledgers, index.json and the shards by itself, with no help from the code that chose the samples.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.data.ledger import AttemptLedger, LedgerStep, read
+from stoker.rundir import RunDir
+from stoker.spec.derive import derive
+from stoker.spec.errors import UserError
+
+PROBLEMS_SHOWN = 20
+
+
+@dataclass(kw_only=True, slots=True)
+class Audit:
+    steps: int = 0
+    attempts: int = 0
+    epochs: int = 0
+    """Whole ones, each a permutation of all samples."""
+    samples: int = 0
+    """Samples given to the model, over all epochs."""
+    missing: int = 0
+    duplicated: int = 0
+    mismatched: int = 0
+    """Hashes that are not those of the shards' tokens."""
+    problems: list[str] = field(default_factory=list)
+    """The first of what is wrong, in words."""
+
+    @property
+    def ok(self) -> bool:
+        return not (self.missing or self.duplicated or self.mismatched or self.problems)
+
+    def complain(self, problem: str) -> None:
+        if len(self.problems) < PROBLEMS_SHOWN:
+            self.problems.append(problem)
+
+
+def audit(run: RunDir) -> Audit:
+    """Follow the line of attempts that survived, and check every step of it."""
+    result = Audit()
+    stream = _Stream(Path(run.data().shards), run.data().key, result)
+    length = run.spec().batch.length
+    samples = max(0, (stream.tokens - 1) // length)
+    try:
+        attempts = read(run.ledger)
+    except ValueError as e:
+        result.complain(str(e))
+        return result
+    result.attempts = len(attempts)
+    epoch = _Epochs(samples, result)
+    for step, rank, record in _surviving(attempts, result, done=_is_done(run)):
+        result.steps = step
+        result.samples += len(record.samples)
+        epoch.add(step, record.samples)
+        if _hash(stream, record.samples, length, samples) != record.hash:
+            result.mismatched += 1
+            result.complain(f"step {step}, rank {rank}: the model was given other tokens than the shards hold")
+    epoch.close(expected=_expected(run, samples))
+    return result
+
+
+def _surviving(attempts: list[AttemptLedger], result: Audit, *, done: bool) -> Iterator[tuple[int, int, LedgerStep]]:
+    """(step, rank, record) in order. An attempt counts up to the first step that a later one trained again."""
+    reached = 0
+    for number, attempt in enumerate(attempts):
+        later = [other.start for other in attempts[number + 1 :]]
+        stop = min(later) if later else None
+        if stop is not None and stop <= attempt.start:
+            continue
+        if attempt.start != reached:
+            result.complain(
+                f"attempt {attempt.attempt} starts after step {attempt.start}, but step {reached} was the last"
+            )
+        for step, ranks in _steps(attempt, result, stop=stop, done=done):
+            reached = step
+            yield from ((step, rank, record) for rank, record in ranks)
+
+
+def _steps(
+    attempt: AttemptLedger, result: Audit, *, stop: int | None, done: bool
+) -> Iterator[tuple[int, list[tuple[int, LedgerStep]]]]:
+    """Each step of an attempt with the records of all its ranks. The very last may still be in flight."""
+    lines = {rank: attempt.steps(rank) for rank in attempt.files}
+    step = attempt.start
+    while stop is None or step < stop:
+        step += 1
+        records = [(rank, record) for rank in range(attempt.world) if (record := _next(lines, rank)) is not None]
+        if not records and stop is None:
+            return
+        wrong = next((f"step {record.step} of rank {rank}" for rank, record in records if record.step != step), None)
+        if wrong:
+            result.complain(f"attempt {attempt.attempt}: {wrong} stands where step {step} should")
+            return
+        absent = sorted(set(range(attempt.world)) - {rank for rank, _ in records})
+        if absent:
+            in_flight = stop is None and not done and set(absent) <= set(attempt.files) and not _any_left(lines)
+            if not in_flight:
+                named = ", ".join(map(str, absent))
+                result.complain(f"attempt {attempt.attempt}, step {step}: no record of rank {named} of {attempt.world}")
+            if not records or in_flight:
+                return
+        yield step, records
+
+
+def _next(lines: dict[int, Iterator[LedgerStep]], rank: int) -> LedgerStep | None:
+    return next(lines[rank], None) if rank in lines else None
+
+
+def _any_left(lines: dict[int, Iterator[LedgerStep]]) -> bool:
+    return any(next(rest, None) is not None for rest in lines.values())
+
+
+class _Epochs:
+    """Cuts the ids into epochs, and counts what is there twice or not at all."""
+
+    def __init__(self, samples: int, result: Audit) -> None:
+        self._result = result
+        self._samples = samples
+        self._seen = np.zeros(samples, dtype=bool)
+        self._drawn = 0
+
+    def add(self, step: int, ids: NDArray[np.int64]) -> None:
+        inside = (ids >= 0) & (ids < self._samples)
+        if not inside.all():
+            self._result.complain(f"step {step}: sample {ids[~inside][0]} does not exist")
+            return
+        while len(ids):
+            room = self._samples - self._drawn
+            part, ids = ids[:room], ids[room:]
+            self._draw(step, part)
+            if self._drawn == self._samples:
+                self._end_epoch()
+
+    def close(self, *, expected: int | None) -> None:
+        """`expected` is what a run that is done must have drawn."""
+        if expected is not None and self._result.samples < expected:
+            short = expected - self._result.samples
+            self._result.missing += short
+            self._result.complain(f"the run is done, but {short} samples were never used")
+        if expected is not None and self._drawn and expected % self._samples == 0:
+            self._result.complain(f"the run is done after whole epochs, but {self._drawn} samples were used beyond them")
+
+    def _draw(self, step: int, part: NDArray[np.int64]) -> None:
+        fresh = np.unique(part)
+        fresh = fresh[~self._seen[fresh]]
+        again = len(part) - len(fresh)
+        if again:
+            self._result.duplicated += again
+            self._result.complain(f"step {step}: {again} of its samples were used before in the same epoch")
+        self._seen[fresh] = True
+        self._drawn += len(part)
+
+    def _end_epoch(self) -> None:
+        missing = int((~self._seen).sum())
+        if missing:
+            first = int(np.argmin(self._seen))
+            self._result.missing += missing
+            self._result.complain(
+                f"epoch {self._result.epochs + 1}: {missing} samples were never used, such as {first}"
+            )
+        else:
+            self._result.epochs += 1
+        self._seen[:] = False
+        self._drawn = 0
+
+
+class _Stream:
+    """The training tokens, one range at a time, straight from the files."""
+
+    def __init__(self, folder: Path, key: str, result: Audit) -> None:
+        try:
+            index: dict[str, Any] = json.loads((folder / "index.json").read_text())
+        except FileNotFoundError:
+            raise UserError(
+                f"the run's token set {folder} is gone", remedy="Put it back, or prepare it again"
+            ) from None
+        if index["key"] != key:
+            result.complain(f"{folder} holds other data than the run was trained on")
+        self._dtype = np.dtype(index["dtype"]).newbyteorder("<")
+        self._shards: list[tuple[int, int, Path]] = []
+        self.tokens = 0
+        for shard in index["train"]:
+            path = folder / shard["file"]
+            if not path.is_file() or path.stat().st_size != shard["tokens"] * self._dtype.itemsize:
+                raise UserError(f"{path} is missing or cut short", remedy=f"Delete {folder} and prepare the data again")
+            with open(path, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != shard["sha256"]:
+                    result.complain(f"{path} is damaged: its sha256 is not the one in index.json")
+            self._shards.append((self.tokens, self.tokens + shard["tokens"], path))
+            self.tokens += shard["tokens"]
+        self._starts = np.array([start for start, _, _ in self._shards])
+
+    def range(self, start: int, stop: int) -> NDArray[Any]:
+        parts = []
+        shard = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop:
+            first, end, path = self._shards[shard]
+            count = min(stop, end) - start
+            offset = (start - first) * self._dtype.itemsize
+            parts.append(np.fromfile(path, self._dtype, count, offset=offset))
+            start, shard = start + count, shard + 1
+        return np.concatenate(parts)
+
+
+def _hash(stream: _Stream, ids: NDArray[np.int64], length: int, samples: int) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for id in ids.tolist():
+        if 0 <= id < samples:
+            digest.update(stream.range(id * length, (id + 1) * length + 1).astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _is_done(run: RunDir) -> bool:
+    ended = run.exit()
+    return ended is not None and ended.state == "done"
+
+
+def _expected(run: RunDir, samples: int) -> int | None:
+    """How many samples a run that is done has drawn; unknown while it is not, or where patience may end it early."""
+    spec = run.spec()
+    if not _is_done(run) or spec.until.patience:
+        return None
+    return derive(spec, samples=samples).positions

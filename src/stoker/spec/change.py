@@ -1,0 +1,38 @@
+"""What may differ when a run goes on, and what makes it another run."""
+
+from dataclasses import dataclass
+
+from stoker.spec.keys import flat
+from stoker.spec.run import RunSpec
+
+MAY_CHANGE = ("on", "until", "checkpoint", "log", "eval", "batch.micro", "optim.horizon")
+Changes = dict[str, tuple[object, object]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """Dotted key -> (old value, new value)."""
+
+    allowed: Changes
+    refused: Changes
+    data: Changes
+    """Keys of `data`: they matter only when the content keys of the token sets differ: data may have moved."""
+
+
+def difference(old: RunSpec, new: RunSpec) -> Difference:
+    before, after = flat(old), flat(new)
+    if new.model.vocab is None:
+        after["model.vocab"] = before["model.vocab"]  # left out, it is what the tokenizer made it when the run began
+    changed = {
+        key: (before.get(key), after.get(key))
+        for key in before | after
+        if key != "name" and before.get(key) != after.get(key)
+    }
+    data = {key: values for key, values in changed.items() if key.startswith("data.")}
+    allowed = {key: values for key, values in changed.items() if _may_change(key)}
+    refused = {key: values for key, values in changed.items() if key not in data and key not in allowed}
+    return Difference(allowed=allowed, refused=refused, data=data)
+
+
+def _may_change(key: str) -> bool:
+    return any(key == may or key.startswith(f"{may}.") for may in MAY_CHANGE)

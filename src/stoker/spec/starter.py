@@ -1,0 +1,234 @@
+"""A first run file for somebody's data: looks at what is there, and sizes model, tokenizer, batch and steps to it."""
+
+import csv
+import glob
+import gzip
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from stoker.spec.errors import UserError
+from stoker.spec.presets import presets
+from stoker.spec.run import Model
+from stoker.spec.sizes import parameters
+
+FORMATS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".json": "JSON", ".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet"}
+PACKED = {".gz": 3, ".zst": 3, ".parquet": 2}  # bytes of text in a byte of the file, roughly
+BYTES_PER_TOKEN = 4
+TOKENS_PER_PARAMETER = 20  # beyond that a larger model learns more from the same compute
+MOST_EPOCHS = 4  # text read more often than that teaches little
+LEAST_STEPS = 50  # in one epoch: fewer, and the batch is too large for the data
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What the data looks like from outside."""
+
+    paths: list[Path]
+    files: int
+    formats: list[str]
+    """Most frequent first."""
+    bytes: int
+    """Of text, unpacked: an estimate."""
+    tokens: int
+    field: str | None = None
+    """The field that holds the text, where it is not `text`."""
+    vocab: int | None = None
+    """The tokenizer's size, where `stoker prepare` has been here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tier:
+    """What suits data of up to so many tokens."""
+
+    tokens: float
+    model: str
+    vocab: int
+    sequences: int
+    length: int
+    lr: str
+
+
+TIERS = (
+    Tier(tokens=1e6, model="gpt2-demo", vocab=2048, sequences=16, length=128, lr="1e-3"),
+    Tier(tokens=50e6, model="gpt2-demo", vocab=8000, sequences=32, length=256, lr="1e-3"),
+    Tier(tokens=500e6, model="gpt2-micro", vocab=16000, sequences=128, length=256, lr="6e-4"),
+    Tier(tokens=10e9, model="gpt2-small", vocab=32000, sequences=512, length=1024, lr="6e-4"),
+    Tier(tokens=math.inf, model="gpt2-medium", vocab=50000, sequences=512, length=1024, lr="3e-4"),
+)
+
+
+def look(places: Sequence[str]) -> Seen:
+    paths = [Path(place).expanduser() for place in places]
+    if len(paths) == 1 and (paths[0] / "index.json").is_file():
+        return _prepared(paths[0])
+    files = sorted({file for path in paths for file in _files(path)})
+    size = sum(math.prod(PACKED.get(s, 1) for s in file.suffixes[-2:]) * file.stat().st_size for file in files)
+    if not size:
+        raise UserError(
+            f"{', '.join(places)}: there is no text in it", remedy="Name files or folders with text in them"
+        )
+    formats = Counter(_format(file) for file in files)
+    return Seen(
+        paths=paths,
+        files=len(files),
+        formats=[name for name, _ in formats.most_common()],
+        bytes=size,
+        tokens=size // BYTES_PER_TOKEN,
+        field=next((field for file in files if (field := _field(file))), None),
+    )
+
+
+def starter(seen: Seen, out: Path) -> str:
+    """The text of a run file that will be `out`."""
+    around = next((path for path in seen.paths if path.is_dir() and out.resolve().is_relative_to(path.resolve())), None)
+    if around:  # the run's own files would become part of its data
+        raise UserError(
+            f"{out} would lie inside its data {around}", remedy="Write it elsewhere, such as -o ../run.yaml"
+        )
+    tier = next(tier for tier in TIERS if seen.tokens <= tier.tokens)
+    sequences, length = _batch(seen.tokens, tier)
+    per_step = sequences * length
+    size = parameters(Model.model_validate(presets("model")[tier.model].document.values), seen.vocab or tier.vocab)
+    enough = min(MOST_EPOCHS * seen.tokens, TOKENS_PER_PARAMETER * size)
+    steps = _round(max(LEAST_STEPS, enough // per_step))
+    places = [_quoted(path, out.parent) for path in seen.paths]
+    return f"""\
+# Start it with: stoker train {out.name}   (any value can follow as a word: until.steps=100)
+# stoker explain KEY {out.name} says what a key means and where its value comes from.
+
+model: {tier.model}  # about {_human(size)} parameters; stoker presets shows the others
+
+data:
+  path: {places[0] if len(places) == 1 else f"[{', '.join(places)}]"}  # {_describe(seen)}
+{_reading(seen, tier)}
+batch:  # one optimizer step, over all workers: {per_step:,} tokens
+  sequences: {sequences}
+  length: {length}
+
+optim:
+  lr: {tier.lr}  # the highest rate; lower it if the loss jumps
+  warmup: 2%
+  schedule: cosine
+  floor: 10%
+
+until:  # what comes first ends the run; tokens, epochs and time (such as 2h) can stand here too
+  steps: {steps}  # {steps * per_step / seen.tokens:.1f} times through the data
+
+eval: {{every: {max(10, _round(steps // 20))}}}
+checkpoint: {{every: auto, keep: 3}}
+
+on:
+  kind: local
+  workers: auto  # one for each GPU, or one on a machine without
+"""
+
+
+def _reading(seen: Seen, tier: Tier) -> str:
+    """How the text is read, unless it has been read already."""
+    if seen.vocab:
+        return ""
+    field = f"  field: {json.dumps(seen.field)}  # the one that holds the text\n" if seen.field else ""
+    return f"""\
+  tokenizer: {{train: {tier.vocab}}}  # trained on this text; or a folder, or a hub name such as gpt2
+{field}  validation: 1%  # held out to measure the loss on text the model has not seen
+"""
+
+
+def _prepared(folder: Path) -> Seen:
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        tokens = sum(shard["tokens"] for shard in index["train"])
+        return Seen(
+            paths=[folder],
+            files=len(index["train"]) + len(index["validation"]),
+            formats=["token shards"],
+            bytes=index["bytes"],
+            tokens=tokens,
+            vocab=index["vocab"],
+        )
+    except (ValueError, KeyError, TypeError) as e:
+        raise UserError(f"{folder / 'index.json'} is not a token set's", remedy="Name the text files instead") from e
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        below = (file for file in path.rglob("*") if file.is_file())
+        return [file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    found = [Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file)]
+    if not found:
+        raise UserError(f"there is no {path}", remedy="Name files, folders or globs with text in them")
+    return found
+
+
+def _format(file: Path) -> str:
+    suffixes = [suffix for suffix in file.suffixes if suffix not in (".gz", ".zst")]
+    return FORMATS.get(suffixes[-1].lower(), "text") if suffixes else "text"
+
+
+def _field(file: Path) -> str | None:
+    """The name of the longest text in the first record, where no field is called `text`."""
+    try:
+        with _open(file) as lines:
+            record = _first_record(file, lines)
+    except (OSError, ValueError, csv.Error):
+        return None  # what is wrong with it is for `prepare` to say
+    if not isinstance(record, dict) or "text" in record:
+        return None
+    texts = {name: value for name, value in record.items() if name and isinstance(value, str)}
+    return max(texts, key=lambda name: len(texts[name]), default=None)
+
+
+def _first_record(file: Path, lines: IO[str]) -> Any:
+    kind = _format(file)
+    if kind == "JSONL":
+        return json.loads(lines.readline())
+    if kind == "CSV":
+        comma = "\t" if ".tsv" in file.suffixes else ","
+        return next(csv.DictReader(islice(lines, 1000), delimiter=comma), None)
+    return None
+
+
+def _open(file: Path) -> IO[str]:
+    return gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else open(file, encoding="utf-8")
+
+
+def _batch(tokens: int, tier: Tier) -> tuple[int, int]:
+    """The tier's batch, or as much of it as leaves an epoch enough steps."""
+    length = tier.length
+    while length > 8 and length * LEAST_STEPS > tokens:
+        length //= 2
+    room = max(1, tokens // (length * LEAST_STEPS))
+    return min(tier.sequences, 2 ** (room.bit_length() - 1)), length
+
+
+def _quoted(path: Path, folder: Path) -> str:
+    """Relative to the run file where the data lies beside or below it, so that both can move together."""
+    absolute, home = Path(os.path.abspath(path)), Path(os.path.abspath(folder))
+    place = f"./{absolute.relative_to(home)}" if absolute.is_relative_to(home) else str(absolute)
+    return json.dumps(place, ensure_ascii=False)
+
+
+def _describe(seen: Seen) -> str:
+    files = f"{seen.files} file{'s' if seen.files > 1 else ''}"
+    return f"{files} ({', '.join(seen.formats)}), about {_human(seen.bytes)}B, {_human(seen.tokens)} tokens"
+
+
+def _round(number: int) -> int:
+    """To two digits: an estimate should not look like a measurement."""
+    return round(number, 2 - len(str(number))) if number >= 100 else number
+
+
+def _human(number: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"

@@ -1,0 +1,54 @@
+"""A worker: `python -m stoker.train RUN_DIR`, started by the supervisor with torchrun's environment."""
+
+import errno
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from stoker.rundir import Exit, RunDir
+from stoker.spec import contract
+from stoker.spec.errors import SavedForLater, StokerError, UserError
+from stoker.train import dist
+from stoker.train.devices import device
+from stoker.train.guard import Signals
+from stoker.train.trainer import Trainer
+
+
+def main(run: RunDir) -> int:
+    signals = Signals()
+    me = dist.ranks()
+    try:
+        end = _train(run, me, signals)
+    except StokerError as e:
+        end = _exit_of(e, me)
+        print(f"rank {me.rank}: {e}", file=sys.stderr, flush=True)
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        end = _exit_of(SavedForLater(f"the disk is full: {e.filename}", remedy="Make room, then run it again"), me)
+    if me.first or end.state == "failed" or end.rank is not None:
+        run.write_exit(end)
+    return end.code
+
+
+def _train(run: RunDir, me: dist.Ranks, signals: Signals) -> Exit:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when `deterministic` asks for it
+    place = device(run.spec().on.device, local_rank=me.local_rank, local_world=int(os.environ["LOCAL_WORLD_SIZE"]))
+    dist.connect(me, place.backend)
+    trainer = Trainer(run, me, place, signals)
+    try:
+        return trainer.train()
+    finally:
+        trainer.close()
+        dist.disconnect()
+
+
+def _exit_of(error: StokerError, me: dist.Ranks) -> Exit:
+    code = contract.EXIT_USER if isinstance(error, UserError) else contract.EXIT_FAILED
+    end = Exit(state="failed", code=code, step=None, reason=error.problem, remedy=error.remedy, rank=me.rank)
+    return replace(end, state="paused", code=contract.EXIT_SAVED) if isinstance(error, SavedForLater) else end
+
+
+if __name__ == "__main__":
+    sys.exit(main(RunDir(Path(sys.argv[1]))))

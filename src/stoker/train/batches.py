@@ -1,0 +1,60 @@
+"""The rows of each step for one worker, read one step ahead."""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stoker.data import order
+from stoker.data.shards import Split
+from stoker.spec.derive import share
+from stoker.train.dist import Ranks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    step: int
+    samples: NDArray[np.int64]
+    """Ids of this worker's share."""
+    rows: Tensor
+    """Tokens, one row a sample, padded with zero rows to whole micro-batches."""
+
+    @property
+    def live(self) -> int:
+        return len(self.samples)
+
+
+class Batches:
+    def __init__(
+        self, split: Split, me: Ranks, *, seed: int, sequences: int, length: int, rows: int, positions: int | None
+    ) -> None:
+        self.split, self.me = split, me
+        self.seed, self.sequences, self.length, self.rows, self.positions = seed, sequences, length, rows, positions
+        self.samples = split.samples(length)
+        self.waited_s = 0.0
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._ahead: Future[Batch] | None = None
+
+    def get(self, step: int) -> Batch:
+        """The batch of `step`; the one after it starts being read."""
+        began = time.perf_counter()
+        batch = self._ahead.result() if self._ahead else None
+        if batch is None or batch.step != step:
+            batch = self.read(step)
+        self.waited_s += time.perf_counter() - began
+        self._ahead = self._reader.submit(self.read, step + 1)
+        return batch
+
+    def read(self, step: int) -> Batch:
+        ids = order.batch(
+            seed=self.seed, samples=self.samples, sequences=self.sequences, step=step, positions=self.positions
+        )
+        mine = share(len(ids), rank=self.me.rank, world=self.me.world)
+        samples = ids[mine.start : mine.stop]
+        rows = torch.zeros(self.rows, self.length + 1, dtype=torch.int64)
+        rows[: len(samples)] = torch.from_numpy(self.split.read(samples, self.length))
+        return Batch(step=step, samples=samples, rows=rows)

@@ -1,0 +1,54 @@
+"""What a spec leaves open, decided once at the start of a run and kept in its checkpoints."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from stoker.spec import sizes
+from stoker.spec.run import RunSpec
+from stoker.train.devices import Device, lacks_compiler
+
+Precision = Literal["fp32", "bf16", "fp16"]
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ROOM = 0.8  # of the memory: the rest is the allocator's, the collectives' and the neighbours'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choices:
+    precision: Precision
+    compile: bool
+
+
+def choose(spec: RunSpec, device: Device, *, steps: int | None) -> tuple[Choices, str | None]:
+    """The choices, and a word to the user where one of them is less than he might hope for."""
+    precision = spec.precision
+    if precision == "auto":
+        precision = "bf16" if device.native_bf16 else "fp32"
+    if spec.compile is False or (spec.compile == "auto" and not _pays(spec, device, steps)):
+        return Choices(precision=precision, compile=False), None
+    lacking = lacks_compiler()
+    note = f"training runs without compile: {lacking}" if lacking else None
+    return Choices(precision=precision, compile=lacking is None), note
+
+
+def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision) -> int:
+    if spec.batch.micro:
+        return spec.batch.micro
+    busy = max(1, device.micro_tokens // spec.batch.length)
+    vocab = vocabulary(spec)
+    room = ROOM * device.memory_bytes - sizes.state_bytes(spec.model, vocab).total
+    fits = int(room // sizes.activation_bytes(spec.model, vocab, spec.batch.length, precision))
+    return max(1, min(busy, fits))
+
+
+def _pays(spec: RunSpec, device: Device, steps: int | None) -> bool:
+    if steps is None:
+        return True
+    tokens = steps * spec.batch.sequences * spec.batch.length
+    return tokens * sizes.flops_per_token(spec.model, vocabulary(spec), spec.batch.length) > device.compile_flops
+
+
+def vocabulary(spec: RunSpec) -> int:
+    assert spec.model.vocab is not None, "the launcher fills it from the tokenizer"
+    return spec.model.vocab

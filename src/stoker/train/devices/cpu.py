@@ -1,0 +1,31 @@
+"""The CPU: gloo, and bf16 where the cores multiply it natively."""
+
+import os
+import resource
+from pathlib import Path
+
+import torch
+
+from stoker.train.devices import Device
+
+
+def device(_local_rank: int, local_world: int) -> Device:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Device(
+        torch=torch.device("cpu"),
+        chip="cpu",
+        backend="gloo",
+        native_bf16=_native_bf16(),
+        memory_bytes=memory // local_world,
+        micro_tokens=4096,
+        compile_flops=2e14,
+        peak_memory=lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def _native_bf16() -> bool:
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return "amx_bf16" in flags or "avx512_bf16" in flags

@@ -1,0 +1,82 @@
+"""Who this worker is among its peers, and the few words they exchange each step."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from stoker.spec import contract
+from stoker.spec.errors import UserError
+
+# A peer's death shows at once as a closed connection; this only bounds a peer that is alive and silent.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
+    rank: int
+    local_rank: int
+    world: int
+    attempt: int
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+
+def ranks() -> Ranks:
+    try:
+        return Ranks(
+            rank=int(os.environ["RANK"]),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+            world=int(os.environ["WORLD_SIZE"]),
+            attempt=int(os.environ[contract.ENV_ATTEMPT]),
+        )
+    except KeyError as e:
+        raise UserError(
+            f"a worker needs {e.args[0]} in its environment", remedy="Start runs with: stoker train RUN.yaml"
+        ) from e
+
+
+def connect(me: Ranks, backend: str) -> None:
+    dist.init_process_group(backend, rank=me.rank, world_size=me.world, timeout=COLLECTIVE_TIMEOUT)
+
+
+def disconnect() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """What the workers tell each other before a step; all of them then know the same."""
+
+    targets: int
+    stop: bool
+    pause: bool
+    save: bool
+
+
+def agree(mine: Word) -> Word:
+    """Sum the targets; one worker that wants to stop, pause or save is enough."""
+    # On the CPU side even beside GPUs, so that no step waits for the device here.
+    words = torch.tensor([mine.targets, mine.stop, mine.pause, mine.save], dtype=torch.int64)
+    dist.all_reduce(words)
+    targets, stop, pause, save = words.tolist()
+    return Word(targets=targets, stop=stop > 0, pause=pause > 0, save=save > 0)
+
+
+def total(value: float) -> float:
+    """The sum over all workers, in double precision and in the order of ranks."""
+    parts: list[torch.Tensor] = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, torch.tensor([value], dtype=torch.float64))
+    return float(sum(part.item() for part in parts))
+
+
+def from_first(value: object) -> object:
+    """What the first worker says, told to all."""
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

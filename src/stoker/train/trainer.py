@@ -1,0 +1,274 @@
+"""The loop: agree, step, evaluate, log, save. It names no model and no place."""
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from stoker.data.ledger import Ledger
+from stoker.data.shards import TokenSet
+from stoker.rundir import Exit, Record, RunDir
+from stoker.spec import chips, contract, sizes
+from stoker.spec.derive import derive, micro_batches, share
+from stoker.spec.errors import SavedForLater, UserError
+from stoker.train.batches import Batch, Batches
+from stoker.train.checkpoint import Checkpoints
+from stoker.train.choices import Choices, choose, largest_micro_batch, vocabulary
+from stoker.train.devices import Device
+from stoker.train.dist import Ranks, Word, agree, total
+from stoker.train.engine import Engine
+from stoker.train.guard import FiniteGuard, Signals
+from stoker.train.metrics import Meter, TensorBoard
+from stoker.train.optim import learning_rate
+from stoker.train.sample import sample
+
+SAMPLE_TOKENS = 80
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """What a checkpoint keeps beside the tensors. Order of samples, dropout and learning rate all follow from it."""
+
+    step: int = 0
+    updates: int = 0
+    """Steps applied: what the learning rate counts."""
+    skipped: int = 0
+    tokens: int = 0
+    best_loss: float | None = None
+    best_step: int | None = None
+    evaluations_without_gain: int = 0
+
+
+class Trainer:
+    def __init__(self, run: RunDir, me: Ranks, device: Device, signals: Signals) -> None:
+        self.run, self.me, self.device, self.signals = run, me, device, signals
+        self.spec = spec = run.spec()
+        self.tokens = _open(run)
+        self.engine = Engine(spec, me, device)
+        self.checkpoints = Checkpoints(run, me, spec.checkpoint)
+        self._begin()
+        accumulation, micro = micro_batches(
+            spec.batch.sequences, world=me.world, most=largest_micro_batch(spec, device, self.choices.precision)
+        )
+        self.engine.settle(self.choices, accumulation=accumulation, micro=micro)
+        if self._resumed:
+            self.engine.loss_scale.restore(self._resumed["loss_scale"])
+        self.guard = FiniteGuard(spec.optim.nonfinite, self.engine.loss_scale)
+        self.batches = Batches(
+            self.tokens.train,
+            me,
+            seed=spec.seed,
+            sequences=spec.batch.sequences,
+            length=spec.batch.length,
+            rows=accumulation * micro,
+            positions=self.derived.positions,
+        )
+        self.ledger = Ledger(run.ledger, attempt=me.attempt, rank=me.rank, world=me.world, start=self.state.step)
+        peak = chips.peak_flops(device.chip, self.choices.precision)
+        self.meter = Meter(
+            flops_per_token=sizes.flops_per_token(spec.model, vocabulary(spec), spec.batch.length),
+            peak_flops=peak * me.world if peak else None,
+        )
+        self.tensorboard = TensorBoard(run.tensorboard) if me.first and spec.log.tensorboard else None
+
+    def train(self) -> Exit:
+        self._announce()
+        began = time.monotonic()
+        if self.state.step == 0 and self.spec.checkpoint.first:
+            self._save()
+        while not self._finished():
+            batch = self.batches.get(self.state.step + 1)
+            word = agree(
+                Word(
+                    targets=batch.live * self.spec.batch.length,
+                    stop=self.signals.asked,
+                    pause=self.me.first and self._time_is_up(began),
+                    save=self.me.first and self.checkpoints.overdue(),
+                )
+            )
+            if word.stop or word.pause:
+                return self._pause(word)
+            if word.save:
+                self._save()
+            best = self._step(batch, word.targets)
+            if self.checkpoints.due(batch.step) or (best and self.spec.checkpoint.best):
+                self._save()
+            self.checkpoints.settle(wait=False)
+        self._save_now()
+        if self.me.first:
+            self._finish()
+        return Exit(state="done", code=contract.EXIT_DONE, step=self.state.step, reason=self._why_done())
+
+    def close(self) -> None:
+        self.ledger.close()
+        if self.tensorboard:
+            self.tensorboard.close()
+
+    # start
+
+    def _begin(self) -> None:
+        """From the newest good checkpoint, or from nothing."""
+        saved = self.checkpoints.load(self.engine.tensors())
+        samples = self.tokens.train.samples(self.spec.batch.length)
+        self._resumed: Record | None = saved.manifest["state"] if saved else None
+        kept = dict(self._resumed or {})
+        self.derived = derive(self.spec, samples=samples, horizon=kept.get("horizon"))
+        self.choices, self.note = choose(self.spec, self.device, steps=self.derived.steps)
+        if self._resumed:
+            before = Choices(**kept["choices"])
+            self.choices = Choices(precision=before.precision, compile=before.compile and not self.note)
+            self.state = State(**kept["progress"])
+        else:
+            self.state = State()
+
+    def _announce(self) -> None:
+        if not self.me.first:
+            return
+        if self.note:
+            self.run.add_event("note", rank=0, text=self.note)
+        self.run.add_event(
+            "started",
+            rank=0,
+            attempt=self.me.attempt,
+            world=self.me.world,
+            chip=self.device.chip,
+            micro=self.engine.micro,
+            accumulation=self.engine.accumulation,
+            parameters=sum(p.numel() for p in self.engine.parameters),
+            **asdict(self.derived),
+            **asdict(self.choices),
+        )
+        if self._resumed:
+            self.run.add_event("resumed", rank=0, step=self.state.step, attempt=self.me.attempt)
+
+    # one step
+
+    def _step(self, batch: Batch, targets: int) -> bool:
+        """Train on one batch; True when its evaluation was the best so far."""
+        spec, step = self.spec, batch.step
+        self.ledger.record(step, batch.samples, batch.rows[: batch.live].numpy())
+        rate = learning_rate(spec.optim, self.derived, self.state.updates + 1)
+        loss_sum, norm = self.engine.backward(batch, targets)
+        applied = self.guard.check(step, finite=math.isfinite(norm))
+        if applied:
+            self.engine.apply(norm=norm, rate=rate)
+        elif self.me.first:
+            self.run.add_event("skipped", rank=0, step=step, loss_scale=self.engine.loss_scale.scale)
+        self.engine.loss_scale.update(finite=applied)
+        self.state = replace(
+            self.state,
+            step=step,
+            updates=self.state.updates + applied,
+            skipped=self.state.skipped + (not applied),
+            tokens=self.state.tokens + targets,
+        )
+        self.meter.step(tokens=targets, sequences=targets // spec.batch.length)
+        last = self._finished()
+        evaluate = last or (spec.eval.every > 0 and step % spec.eval.every == 0)
+        if not (step == 1 or step % spec.log.every == 0 or evaluate):
+            return False
+        record: Record = {"step": step, "time": time.time(), "loss": total(float(loss_sum)) / targets, "lr": rate}
+        record |= {"grad_norm": norm, "tokens": self.state.tokens, **self.meter.read(waited_s=self.batches.waited_s)}
+        best = self._evaluate(record) if evaluate else False
+        self._log(record, batch)
+        self.meter.restart(waited_s=self.batches.waited_s)
+        return best
+
+    def _log(self, record: Record, batch: Batch) -> None:
+        if not self.me.first:
+            return
+        record |= {"memory_gib": self.device.peak_memory() / 2**30, "world": self.me.world}
+        record["skipped"] = self.state.skipped
+        if self.engine.loss_scale.active:
+            record["loss_scale"] = self.engine.loss_scale.scale
+        if self.spec.log.attention:
+            record["attention"] = self.engine.attention_extremes(batch.rows[: self.engine.micro])
+        if self.spec.log.parameters:
+            record["parameters"] = self.engine.parameter_statistics()
+        self.run.add_metrics(record)
+        if self.tensorboard:
+            self.tensorboard.add(record)
+
+    def _evaluate(self, record: Record) -> bool:
+        """Add the loss on the same held-out sequences each time; True when it is the best so far."""
+        length = self.spec.batch.length
+        there = self.tokens.validation.samples(length)
+        if there == 0:
+            return False
+        number = min(there, self.spec.eval.sequences)
+        ids = np.linspace(0, there - 1, number).astype(np.int64)
+        mine = share(number, rank=self.me.rank, world=self.me.world)
+        rows = torch.from_numpy(self.tokens.validation.read(ids[mine.start : mine.stop], length))
+        loss = total(self.engine.loss_of(rows)) / (number * length)
+        record["val_loss"] = loss
+        best = self.state.best_loss is None or loss < self.state.best_loss
+        if best:
+            self.state = replace(self.state, best_loss=loss, best_step=self.state.step, evaluations_without_gain=0)
+        else:
+            self.state = replace(self.state, evaluations_without_gain=self.state.evaluations_without_gain + 1)
+        return best
+
+    # saving and ending
+
+    def _save(self) -> None:
+        self.ledger.sync()
+        state = {
+            "progress": asdict(self.state),
+            "choices": asdict(self.choices),
+            "horizon": self.derived.horizon,
+            "loss_scale": self.engine.loss_scale.state(),
+        }
+        self.checkpoints.save(self.state.step, self.engine.tensors(), state)
+
+    def _save_now(self) -> None:
+        """Save and wait; a run must not end believing in a checkpoint that is not there."""
+        self._save()
+        failure = self.checkpoints.settle(wait=True)
+        if failure:
+            saved = self.run.saved()
+            last = f"the checkpoint of step {saved[-1].step} stands" if saved else "no checkpoint stands"
+            raise SavedForLater(
+                f"step {self.state.step} could not be saved ({failure}); {last}",
+                remedy="Make room on the disk, then run the same command again",
+            )
+
+    def _pause(self, word: Word) -> Exit:
+        self._save_now()
+        reason = "stopped as asked" if word.stop else "until.time is reached"
+        code = contract.EXIT_SAVED if word.stop else contract.EXIT_DONE
+        if self.me.first:
+            self.run.add_event("paused", rank=0, step=self.state.step, reason=reason)
+        return Exit(state="paused", code=code, step=self.state.step, reason=reason)
+
+    def _finish(self) -> None:
+        self.engine.model.eval()
+        ids = sample(self.engine.model, start=self.tokens.end, tokens=SAMPLE_TOKENS, context=self.spec.model.context)
+        text = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json")).decode(ids)
+        self.run.add_event("sample", rank=0, step=self.state.step, text=text)
+        self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
+
+    def _finished(self) -> bool:
+        steps, patience = self.derived.steps, self.spec.until.patience
+        if steps is not None and self.state.step >= steps:
+            return True
+        return patience is not None and self.state.evaluations_without_gain >= patience
+
+    def _why_done(self) -> str:
+        if self.derived.steps is not None and self.state.step >= self.derived.steps:
+            return f"all {self.derived.steps} steps are done"
+        return f"no better validation loss in {self.state.evaluations_without_gain} evaluations"
+
+    def _time_is_up(self, began: float) -> bool:
+        limit = self.spec.until.time
+        return limit is not None and time.monotonic() - began >= limit
+
+
+def _open(run: RunDir) -> TokenSet:
+    ref = run.data()
+    tokens = TokenSet.open(run.path / ref.shards)
+    if tokens.key != ref.key:
+        raise UserError(f"{tokens.path} holds other data than this run began with", remedy="Restore it, or use --new")
+    return tokens

@@ -1,0 +1,134 @@
+"""Real runs of the real command, small enough for two cores."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.rundir import RunDir
+
+PATIENCE_S = 300  # for a start on a machine where other tests run too
+
+
+class Command:
+    """`stoker …` in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+
+    def __call__(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(self._argv(words), cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
+        if code is not None:
+            assert done.returncode == code, (
+                f"stoker {' '.join(words)} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
+        return done
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            self._argv(words), cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, name: str) -> RunDir:
+        return RunDir(self.folder / "runs" / name)
+
+    @staticmethod
+    def _argv(words: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "stoker.cli.main", *words]
+
+
+@pytest.fixture
+def stoker(tmp_path: Path) -> Iterator[Command]:
+    command = Command(tmp_path)
+    yield command
+    for process in command.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of text with some structure to learn: sentences of a small grammar, the same each time."""
+    folder = tmp_path_factory.mktemp("books")
+    draw = random.Random(7)
+    names = ["the stoker", "a boiler", "the old engine", "a heap of coal", "the grate"]
+    verbs = ["feeds", "warms", "watches", "cleans", "lights"]
+    for number in range(4):
+        lines = [f"{draw.choice(names)} {draw.choice(verbs)} {draw.choice(names)}." for _ in range(1500)]
+        (folder / f"book-{number}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokens(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The books as a prepared token set."""
+    folder = tmp_path_factory.mktemp("tokens")
+    Command(folder)("prepare", str(books), "-o", "set", "--tokenizer", "300", "--validation", "5%")
+    return folder / "set"
+
+
+def wait_for(what: Callable[[], bool], *, every_s: float = 0.002) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(every_s)
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    return wait_for
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, nearest first."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+@pytest.fixture
+def workers_of() -> Callable[[subprocess.Popen[str]], list[int]]:
+    """The workers of a `stoker train` in the foreground, in the order of their ranks."""
+
+    def find(process: subprocess.Popen[str]) -> list[int]:
+        ranks = {}
+        for pid in descendants(process.pid):
+            try:
+                argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                environment = dict(
+                    line.split("=", 1) for line in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in line
+                )
+            except OSError:
+                continue
+            if "stoker.train" in argv:
+                ranks[int(environment["RANK"])] = pid
+        return [ranks[rank] for rank in sorted(ranks)]
+
+    return find
+
+
+@pytest.fixture
+def kill_tree() -> Callable[[subprocess.Popen[str]], None]:
+    """kill -9 for a command and all that it started, at once: what a power cut or the OOM killer does."""
+
+    def kill(process: subprocess.Popen[str]) -> None:
+        for pid in [*descendants(process.pid), process.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.wait()
+
+    return kill

@@ -1,0 +1,51 @@
+import random
+
+import pytest
+
+from stoker.spec.derive import derive, micro_batches, share
+from stoker.spec.load import load
+from stoker.spec.run import RunSpec
+
+
+def spec(*words: str) -> RunSpec:
+    return load(None, ["data=.", "batch.sequences=10", "batch.length=100", *words]).spec
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "positions"),
+    [
+        (["until.steps=7"], 7, 70),
+        (["until.tokens=2500"], 3, 30),
+        (["until.epochs=2"], 6, 54),
+        (["until.steps=100", "until.epochs=1"], 3, 27),
+        (["until.time=1h", "optim.schedule=constant"], None, None),
+    ],
+)
+def test_the_first_of_the_ends_counts(words: list[str], steps: int | None, positions: int | None) -> None:
+    found = derive(spec(*words), samples=27)
+    assert (found.steps, found.positions, found.tokens_per_step) == (steps, positions, 1000)
+
+
+def test_warmup_and_decay_are_steps_or_shares_of_the_horizon() -> None:
+    found = derive(spec("until.steps=1000", "optim.warmup=2%", "optim.decay=300"), samples=27)
+    assert (found.warmup, found.decay, found.horizon) == (20, 300, 1000)
+    assert derive(spec("until.steps=1000", "optim.schedule=wsd"), samples=27).decay == 200
+
+
+def test_a_schedule_keeps_the_horizon_it_began_with_unless_told_otherwise() -> None:
+    assert derive(spec("until.steps=2000"), samples=27, horizon=1000).horizon == 1000
+    assert derive(spec("until.steps=2000", "optim.horizon=3000"), samples=27, horizon=1000).horizon == 3000
+
+
+def test_shares_cover_the_batch_once_and_micro_batches_hold_the_largest() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    for _ in range(200):
+        sequences, world, most = dice.randint(1, 300), dice.randint(1, 40), dice.randint(1, 32)
+        shares = [share(sequences, rank=rank, world=world) for rank in range(world)]
+        assert [i for one in shares for i in one] == list(range(sequences))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        number, size = micro_batches(sequences, world=world, most=most)
+        assert size <= most
+        assert (number - 1) * size < max(map(len, shares)) <= number * size

@@ -1,0 +1,80 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.spec.errors import UserError
+from stoker.spec.load import load
+from stoker.spec.run import RunSpec
+from stoker.spec.starter import Seen, look, starter
+
+
+def started(seen: Seen, folder: Path) -> RunSpec:
+    file = folder / "run.yaml"
+    text = starter(seen, file)
+    assert len(text.splitlines()) <= 40
+    file.write_text(text)
+    return load(file, []).spec
+
+
+@pytest.mark.parametrize("size", [10, 1000, 10**5, 10**7, 10**9, 10**10, 10**12])
+def test_a_starter_of_any_size_loads_and_leaves_an_epoch_enough_steps(tmp_path: Path, size: int) -> None:
+    seen = Seen(paths=[tmp_path / "books"], files=3, formats=["text"], bytes=size, tokens=size // 4)
+    spec = started(seen, tmp_path)
+    assert spec.data.path == str(tmp_path / "books")
+    assert spec.until.steps
+    per_step = spec.batch.sequences * spec.batch.length
+    if seen.tokens > 400:
+        assert seen.tokens // per_step >= 50
+        assert spec.until.steps * per_step <= 5 * seen.tokens
+
+
+def test_more_text_gets_a_larger_model(tmp_path: Path) -> None:
+    sizes = []
+    for tokens in (10**5, 10**8, 10**9, 10**11):
+        seen = Seen(paths=[tmp_path / "x"], files=1, formats=["text"], bytes=4 * tokens, tokens=tokens)
+        spec = started(seen, tmp_path)
+        sizes.append(12 * spec.model.layers * spec.model.width**2)
+    assert sizes == sorted(set(sizes))
+
+
+def test_it_finds_the_field_that_holds_the_text(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"id": "1", "body": "a long story about nothing"}) + "\n")
+    (tmp_path / "b.tsv").write_text("id\tstory\n1\tonce upon a time\n")
+    (tmp_path / "c.jsonl").write_text('{"text": "x", "title": "a longer one"}\n')
+    assert look([str(tmp_path / "a.jsonl.gz")]).field == "body"
+    assert look([str(tmp_path / "b.tsv")]).field == "story"
+    assert look([str(tmp_path / "c.jsonl")]).field is None
+
+
+def test_it_takes_files_folders_and_globs_and_leaves_hidden_files_out(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.md", ".git/c.txt", "d/e.txt", "d/.f"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("12345678")
+    assert (look([str(tmp_path)]).files, look([str(tmp_path)]).bytes) == (3, 24)
+    assert look([str(tmp_path / "*.txt"), str(tmp_path / "d")]).files == 2
+    assert look([str(tmp_path / "a.txt"), str(tmp_path)]).files == 3
+
+
+def test_a_prepared_folder_keeps_its_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    index = {"bytes": 8000, "vocab": 500, "train": [{"tokens": 3000}], "validation": []}
+    (folder / "index.json").write_text(json.dumps(index))
+    spec = started(look([str(folder)]), tmp_path)
+    assert spec.data.tokenizer is None
+
+
+@pytest.mark.parametrize("name", ["none", "empty", "n*"])
+def test_data_with_no_text_in_it_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="there is no"):
+        look([str(tmp_path / name)])
+
+
+def test_a_run_file_inside_its_own_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x" * 1000)
+    with pytest.raises(UserError, match="inside its data"):
+        starter(look([str(tmp_path)]), tmp_path / "run.yaml")

@@ -1,0 +1,47 @@
+import pytest
+
+from stoker.spec.units import count, duration, share
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("10k", 10_000),
+        ("2.5M", 2_500_000),
+        ("1.15M", 1_150_000),
+        ("10_000", 10_000),
+        ("1e3", 1000),
+        ("3B", 3 * 10**9),
+        ("1T", 10**12),
+        ("9007199254740993", 9007199254740993),
+        (3.0, 3),
+        (7, 7),
+    ],
+)
+def test_counts(text: object, number: int) -> None:
+    assert count(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5", "0.0001k", "-3", "ten", "1e9999", "10 q", True])
+def test_what_is_no_count_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        count(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("45m", 2700), ("45min", 2700), ("1d12h", 129600), ("1h 30m", 5400), ("7.5", 7.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "h", "-2h", "2h!"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        duration(text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("2%", 0.02), ("0.05%", 0.0005), ("0.3", 0.3), (0.5, 0.5)])
+def test_shares(text: object, number: float) -> None:
+    assert share(text) == number

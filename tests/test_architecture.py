@@ -1,0 +1,63 @@
+"""The rules of the house that a machine can check: imports point down, files stay small."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src" / "stoker"
+FILES = sorted(SRC.rglob("*.py"))
+
+BELOW = {  # room -> the rooms it may import
+    "spec": set(),
+    "rundir": {"spec"},
+    "data": {"spec", "rundir"},
+    "train": {"spec", "rundir", "data"},
+    "supervise": {"spec", "rundir"},
+    "launch": {"spec", "rundir"},
+    "observe": {"spec", "rundir", "data", "launch"},
+    "api": {"spec", "rundir", "data", "launch", "observe"},
+    "cli": {"spec", "rundir", "data", "launch", "observe", "api"},
+}
+ONLY_HERE = {"torch": {"train"}, "pyarrow": {"data"}, "tokenizers": {"data", "train"}, "rich": {"cli"}}
+MOST_LINES = 400
+MOST_LINES_OF_A_FUNCTION = 60
+
+
+def modules_imported(tree: ast.Module) -> list[str]:
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            module = node.module or ""
+            names += [f"stoker.{alias.name}" for alias in node.names] if module == "stoker" else [module]
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
+def test_imports_point_down(path: Path) -> None:
+    room = path.relative_to(SRC).parts[0].removesuffix(".py")
+    if room == "__init__":
+        return
+    for name in modules_imported(ast.parse(path.read_text())):
+        package, _, rest = name.partition(".")
+        if package == "stoker" and rest:
+            used = rest.split(".")[0]
+            assert used in BELOW[room] | {room} or used == "__version__", f"{room} may not import {used}"
+        assert room in ONLY_HERE.get(package, {room}), f"{room} may not import {package}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= MOST_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+            assert node.end_lineno - node.lineno < MOST_LINES_OF_A_FUNCTION, f"{node.name} is too long"
+
+
+def test_every_room_has_its_place() -> None:
+    rooms = {path.relative_to(SRC).parts[0].removesuffix(".py") for path in FILES} - {"__init__"}
+    assert rooms == set(BELOW)

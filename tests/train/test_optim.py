@@ -1,0 +1,68 @@
+"""The learning rates that published runs logged, and AdamW's groups."""
+
+import math
+
+import pytest
+import torch
+
+from stoker.spec.derive import Derived, derive
+from stoker.spec.run import Optim, RunSpec
+from stoker.train.models.gpt2 import SPEC
+from stoker.train.optim import adamw, learning_rate
+
+
+def laid_out(optim: dict[str, object], steps: int) -> tuple[Optim, Derived]:
+    spec = RunSpec.model_validate({"data": {"path": "x"}, "until": {"steps": steps}, "optim": optim})
+    return spec.optim, derive(spec, samples=10**9)
+
+
+def test_logarithmic_warm_up_gives_deepspeeds_logged_rate() -> None:
+    optim, derived = laid_out({"lr": 6e-4, "warmup": 4000, "warmup_shape": "log", "schedule": "linear"}, 400_000)
+    assert learning_rate(optim, derived, 133) == 0.0003537728376673855
+
+
+@pytest.mark.parametrize("step", [1, 14, 1999, 2000])
+def test_linear_warm_up_rises_by_equal_parts(step: int) -> None:
+    optim, derived = laid_out({"lr": 4e-4, "warmup": 2000, "schedule": "linear"}, 28_125)
+    assert learning_rate(optim, derived, step) == pytest.approx(4e-4 * step / 2000, rel=1e-15)
+
+
+def test_cosine_gives_the_rate_that_the_fsdp_tutorial_logged() -> None:
+    optim, derived = laid_out({"lr": 1e-4, "warmup": 16, "decay": 5000, "schedule": "cosine"}, 5000)
+    assert learning_rate(optim, derived, 979) == pytest.approx(1e-4 / 2 * (math.cos(math.pi * 963 / 5000) + 1))
+    assert f"{learning_rate(optim, derived, 979):.4e}" == "9.1123e-05"
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+def test_a_falling_schedule_ends_at_its_floor_and_stays_there(schedule: str) -> None:
+    optim, derived = laid_out({"lr": 1.0, "warmup": "10%", "schedule": schedule, "floor": "10%"}, 1000)
+    assert learning_rate(optim, derived, 100) == 1.0
+    assert learning_rate(optim, derived, 1000) == pytest.approx(0.1)
+    assert learning_rate(optim, derived, 5000) == pytest.approx(0.1)
+
+
+def test_warm_up_stable_decay_stays_up_until_its_last_fifth() -> None:
+    optim, derived = laid_out({"lr": 1.0, "warmup": 0, "schedule": "wsd"}, 1000)
+    assert [learning_rate(optim, derived, step) for step in (1, 500, 800)] == [1, 1, 1]
+    assert learning_rate(optim, derived, 900) == pytest.approx(0.5)
+
+
+def test_a_constant_schedule_never_falls() -> None:
+    optim, derived = laid_out({"lr": 0.5, "warmup": 0, "schedule": "constant"}, 10)
+    assert {learning_rate(optim, derived, step) for step in range(1, 30)} == {0.5}
+
+
+def test_matrices_and_embeddings_decay_and_biases_and_norms_do_not() -> None:
+    spec = RunSpec.model_validate(
+        {"data": {"path": "x"}, "until": {"steps": 1}, "model": {"layers": 1, "heads": 2, "width": 8, "vocab": 300}}
+    )
+    model = SPEC.build(spec.model)
+    decayed, plain = adamw(model.named_parameters(), spec.optim).param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(p)] for p in decayed["params"]} == {name for name in names.values() if _is_matrix(name)}
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert all(isinstance(p, torch.nn.Parameter) for p in plain["params"])
+
+
+def _is_matrix(name: str) -> bool:
+    return name.endswith("weight") and "ln_" not in name
