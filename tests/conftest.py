@@ -43,7 +43,7 @@ class Command:
 
     @staticmethod
     def _argv(words: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "stoker.cli.main", *words]
+        return [str(Path(sys.executable).with_name("stoker")), *words]
 
 
 @pytest.fixture

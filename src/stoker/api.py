@@ -22,6 +22,7 @@ from stoker.spec.derive import Derived, derive
 from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec
 
+POLL = 0.2  # seconds between two looks at a run
 PREPARED = ".prepared"
 VOCAB_ROUNDING = 128  # a vocabulary may be padded up to a multiple of this, for the matrix units
 
@@ -61,46 +62,55 @@ def free_name(spec: RunSpec, runs: Path) -> RunSpec:
     return spec.model_copy(update={"name": name})
 
 
-def submit(opened: Opened) -> Running:
-    """Start it; it dies with this process."""
-    return Local().submit(plan(opened.spec, opened.run))
-
-
 def plan(spec: RunSpec, run: RunDir) -> Submission:
     backend = Local()
     return backend.plan(spec, backend.discover(), run.path)
+
+
+def submit(submission: Submission) -> Running:
+    """Start it; it dies with this process."""
+    return Local().submit(submission)
 
 
 def train(opened: Opened) -> Exit:
     """Train until it is done. Ctrl-C saves first."""
     if opened.done:
         return opened.done
-    running = submit(opened)
+    running = submit(plan(opened.spec, opened.run))
+    return ending(opened.run, follow(running))
+
+
+def follow(running: Running, look: Callable[[], None] = lambda: None) -> int:
+    """Wait until it has ended, and `look` now and then. Whatever cuts this short, the run saves first."""
     try:
+        while True:
+            code = running.poll()
+            look()  # after the poll: all that was written before the end is seen
+            if code is not None:
+                return code
+            time.sleep(POLL)
+    finally:
+        if running.poll() is None:
+            running.stop()
         while running.poll() is None:
-            time.sleep(0.2)
-    except KeyboardInterrupt:
-        running.stop()
-        while running.poll() is None:
-            time.sleep(0.2)
-        raise
-    return ending(opened.run, running.poll())
+            time.sleep(POLL)
 
 
-def ending(run: RunDir, code: int | None) -> Exit:
+def ending(run: RunDir, code: int) -> Exit:
     """How a run ended: its own word, or what can be told when it had no time for one."""
     exit = run.exit()
     if exit is not None and exit.code == code:
         return exit
+    log = run.path / contract.LOGS_DIR / contract.SUPERVISOR_LOG
+    said = " ".join(last_lines(log, 1)).removeprefix("stoker: ")
     if code == contract.EXIT_USER:
-        said = last_lines(run.path / contract.LOGS_DIR / contract.SUPERVISOR_LOG, 1)
-        raise UserError(*[line.removeprefix("stoker: ") for line in said] or ["the supervisor ended"], remedy="")
+        raise UserError(said, remedy="")
     return Exit(
         state="failed",
         code=contract.EXIT_FAILED,
         step=max((saved.step for saved in run.saved()), default=None),
         reason=f"the supervisor ended with code {code}",
-        remedy=f"Read {run.path / contract.LOGS_DIR / contract.SUPERVISOR_LOG}; the same command goes on",
+        remedy=f"Its log is {log}; the same stoker train command goes on",
     )
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+INDENT = 14  # columns before the text of a pair
+
 
 def number(value: float) -> str:
     """1234567 -> 1.23M"""
@@ -36,9 +38,14 @@ def loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
+def printable(text: str) -> str:
+    """Text from elsewhere, without what could move the cursor or change a terminal's colours."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
     """One line each: a name, then what there is to say."""
-    return "\n".join(f"  {name:<10} {text}" for name, text in rows)
+    return "\n".join(f"  {name}".ljust(INDENT) + text for name, text in rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

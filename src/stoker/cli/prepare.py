@@ -32,7 +32,8 @@ def prepare(args: argparse.Namespace) -> int:
     began = time.monotonic()
     with preparing() as progress:
         tokens = make(data, args.out, workers=args.workers, progress=progress)
-    skipped = f"; {tokens.index.skipped} records left out" if tokens.index.skipped else ""
+    left_out = tokens.index.skipped
+    skipped = f"; {left_out} record{'s' * (left_out != 1)} left out" if left_out else ""
     rows = [
         ("tokens", f"{tokens.train.tokens:,} to train on, {tokens.validation.tokens:,} held out"),
         ("documents", f"{tokens.index.documents:,}, {output.size(tokens.index.bytes)} of text{skipped}"),

@@ -14,7 +14,12 @@ from stoker.data import prepare
 from stoker.rundir import Record
 
 QUIET = 5.0  # seconds between two lines where there is no terminal
-PHASES = {"reading": "reading data", "tokenizer": "training the tokenizer", "tokens": "making tokens"}
+PHASES = {
+    "reading": "reading data",
+    "waiting": "waiting for another stoker that prepares the same data",
+    "tokenizer": "training the tokenizer",
+    "tokens": "making tokens",
+}
 
 
 class Display(Protocol):
@@ -97,7 +102,7 @@ class Lines:
 
 @contextmanager
 def preparing() -> Iterator[Callable[[prepare.Progress], None]]:
-    """A bar for each phase; nothing at all when everything is there already."""
+    """A bar for each phase."""
     console = _console()
     if not _is_live(console):
         yield _PrepareLines()
@@ -108,7 +113,7 @@ def preparing() -> Iterator[Callable[[prepare.Progress], None]]:
 
         def show(state: prepare.Progress) -> None:
             if state.phase not in tasks:
-                tasks[state.phase] = progress.add_task(PHASES.get(state.phase, state.phase), total=None, text="")
+                tasks[state.phase] = progress.add_task(PHASES[state.phase], total=None, text="")
             progress.update(tasks[state.phase], completed=state.done, total=state.total, text=_prepared(state))
 
         yield show
@@ -123,7 +128,7 @@ class _PrepareLines:
         if state.phase == self._phase and time.monotonic() < self._next:
             return
         self._phase, self._next = state.phase, time.monotonic() + QUIET
-        print(f"{PHASES.get(state.phase, state.phase)}: {_prepared(state)}", flush=True)
+        print(f"{PHASES[state.phase]}: {_prepared(state)}", flush=True)
 
 
 def _prepared(state: prepare.Progress) -> str:
@@ -143,7 +148,7 @@ def _figures(record: Record, left: float | None) -> str:
 
 
 def _console() -> Console:
-    return Console(highlight=False)
+    return Console()
 
 
 def _is_live(console: Console) -> bool:

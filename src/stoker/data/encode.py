@@ -101,9 +101,10 @@ def read_record(folder: Path, unit: Unit) -> UnitRecord:
 
 
 def disk_error(folder: Path, error: OSError) -> UserError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return UserError(
-            f"the disk of {folder} is full", remedy="Free some space and run it again: it goes on where it stopped"
+            f"there is no room for {folder}: {error.strerror}",
+            remedy="Make some room and run it again: it goes on where it stopped",
         )
     return UserError(f"cannot write {folder}: {error.strerror}", remedy="Choose a folder that you may write to")
 

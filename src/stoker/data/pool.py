@@ -51,12 +51,7 @@ def _share_out(workers: dict[Connection, SpawnProcess], tasks: Sequence[Any]) ->
             try:
                 kind, content = connection.recv()
             except (EOFError, ConnectionResetError):
-                process = workers[connection]
-                process.join()
-                raise UserError(
-                    f"a process of prepare was killed (exit code {process.exitcode}), most likely for lack of memory",
-                    remedy="Run it again with fewer --workers: it goes on where it stopped",
-                ) from None
+                raise _died(workers[connection]) from None
             if kind == "message":
                 yield content
             elif kind == "mistake":
@@ -67,6 +62,16 @@ def _share_out(workers: dict[Connection, SpawnProcess], tasks: Sequence[Any]) ->
                 connection.send(waiting.pop())
             else:
                 busy -= 1
+
+
+def _died(process: SpawnProcess) -> Exception:
+    process.join()
+    if process.exitcode != -signal.SIGKILL:
+        return RuntimeError(f"a process of prepare ended with exit code {process.exitcode}")
+    return UserError(
+        "a process of prepare was killed, most likely for lack of memory",
+        remedy="Run it again with fewer --workers: it goes on where it stopped",
+    )
 
 
 def _serve(connection: Connection, work: Callable[[Any], Iterator[Any]], environment: dict[str, str]) -> None:

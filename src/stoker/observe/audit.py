@@ -148,7 +148,9 @@ class _Epochs:
             self._result.missing += short
             self._result.complain(f"the run is done, but {short} samples were never used")
         if expected is not None and self._drawn and expected % self._samples == 0:
-            self._result.complain(f"the run is done after whole epochs, but {self._drawn} samples were used beyond them")
+            self._result.complain(
+                f"the run is done after whole epochs, but {self._drawn} samples were used beyond them"
+            )
 
     def _draw(self, step: int, part: NDArray[np.int64]) -> None:
         fresh = np.unique(part)

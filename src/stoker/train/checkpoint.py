@@ -4,6 +4,7 @@ import hashlib
 import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,25 @@ SHARE_OF_TIME = 0.01  # what `every: auto` may cost
 SHORTEST_INTERVAL_S = 60.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a save went, the same on every worker."""
+
+    seconds: float
+    problem: str | None
+
+
 class Checkpoints:
     def __init__(self, run: RunDir, me: Ranks, plan: Checkpoint) -> None:
         self.run, self.me, self.plan = run, me, plan
         # torch's collectives of one group must not be used by two threads at once: saving has a group of its own.
-        self._group = dist.new_group(backend="gloo")
+        group = dist.new_group(backend="gloo")
+        assert isinstance(group, dist.ProcessGroup)
+        self._group = group
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending: tuple[int, Future[float]] | None = None
+        self._pending: tuple[int, Future[Outcome]] | None = None
+        self._newest: int | None = None
+        """The step last saved or loaded. Kept here, not read from the disk: all workers must decide alike."""
         self._last_time = time.monotonic()
         self._cost_s = 0.0
 
@@ -49,38 +62,39 @@ class Checkpoints:
         """By the clock; the first worker's counts for all."""
         every = self.plan.every
         if every == "auto":
-            every = max(SHORTEST_INTERVAL_S, self._cost_s / SHARE_OF_TIME)
+            every = max(SHORTEST_INTERVAL_S, self._cost_s / SHARE_OF_TIME)  # what training waited for the last save
         return isinstance(every, float) and time.monotonic() - self._last_time >= every
 
     def save(self, step: int, tensors: Tensors, state: Record) -> None:
         """Copy now, write beside training. Every worker calls this at the same step."""
         self.settle(wait=True)
-        if any(saved.step == step for saved in self.run.saved()):
-            return  # trained again after a restart; the whole one that is there holds the same
+        if step == self._newest:
+            return
+        self._newest = step
         began = time.monotonic()
         staged = _copy(tensors)
         manifest = {"step": step, "time": time.time(), "world": self.me.world, "state": state}
         self._pending = step, self._writer.submit(self._write, step, staged, manifest)
-        self._cost_s = self._last_time = time.monotonic()
-        self._cost_s -= began
+        self._last_time = time.monotonic()
+        self._cost_s = self._last_time - began
 
-    def settle(self, *, wait: bool) -> OSError | None:
-        """Note how the last save ended, if it has. A failed one is reported and leaves nothing behind."""
+    def settle(self, *, wait: bool) -> str | None:
+        """Note how the last save ended, if it has, and return what went wrong. A failed one leaves nothing behind."""
         if self._pending is None or not (wait or self._pending[1].done()):
             return None
         (step, future), self._pending = self._pending, None
-        try:
-            seconds = future.result()
-        except (OSError, RuntimeError, CheckpointException) as e:
+        began = time.monotonic()
+        outcome = future.result()
+        self._cost_s += time.monotonic() - began
+        if outcome.problem:
+            self._newest = None
             if self.me.first:
                 shutil.rmtree(self.run.checkpoint(step), ignore_errors=True)
-                self.run.add_event("checkpoint failed", rank=0, step=step, reason=_reason(e))
-            return OSError(_reason(e))
-        self._cost_s += seconds
-        if self.me.first:
-            self.run.add_event("checkpoint", rank=0, step=step, seconds=round(seconds, 3))
+                self.run.add_event("checkpoint failed", rank=0, step=step, reason=outcome.problem)
+        elif self.me.first:
+            self.run.add_event("checkpoint", rank=0, step=step, seconds=round(outcome.seconds, 3))
             self._prune()
-        return None
+        return outcome.problem
 
     def load(self, tensors: Tensors) -> Saved | None:
         """Fill the tensors from the newest checkpoint that is whole and undamaged."""
@@ -88,6 +102,7 @@ class Checkpoints:
         if step is None:
             return None
         saved = next(s for s in self.run.saved() if s.step == step)
+        self._newest = saved.step
         load(tensors, checkpoint_id=saved.path, process_group=self._group)
         return saved
 
@@ -104,15 +119,23 @@ class Checkpoints:
             self.run.add_event("fallback", rank=0, step=saved.step, reason=damage)
         return None
 
-    def _write(self, step: int, tensors: Tensors, manifest: Record) -> float:
+    def _write(self, step: int, tensors: Tensors, manifest: Record) -> Outcome:
         began = time.monotonic()
-        path = self.run.checkpoint(step)
+        problem = None
+        try:
+            self._write_files(self.run.checkpoint(step), tensors, manifest)
+        except (OSError, CheckpointException) as e:
+            problem = _reason(e)
+        problems: list[str | None] = [None] * self.me.world
+        dist.all_gather_object(problems, problem, group=self._group)  # one worker's trouble is everybody's
+        return Outcome(seconds=time.monotonic() - began, problem=next(filter(None, problems), None))
+
+    def _write_files(self, path: Path, tensors: Tensors, manifest: Record) -> None:
         save(tensors, storage_writer=FileSystemWriter(path), process_group=self._group)
         if self.me.first:
             files = sorted(p for p in path.iterdir() if p.is_file())
             manifest["files"] = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
             write_json(path / contract.MANIFEST_FILE, manifest)
-        return time.monotonic() - began
 
     def _prune(self) -> None:
         whole = self.run.saved()

@@ -226,12 +226,12 @@ class Trainer:
     def _save_now(self) -> None:
         """Save and wait; a run must not end believing in a checkpoint that is not there."""
         self._save()
-        failure = self.checkpoints.settle(wait=True)
-        if failure:
+        problem = self.checkpoints.settle(wait=True)
+        if problem:
             saved = self.run.saved()
             last = f"the checkpoint of step {saved[-1].step} stands" if saved else "no checkpoint stands"
             raise SavedForLater(
-                f"step {self.state.step} could not be saved ({failure}); {last}",
+                f"step {self.state.step} could not be saved ({problem}); {last}",
                 remedy="Make room on the disk, then run the same command again",
             )
 

@@ -1,0 +1,155 @@
+"""How fast `stoker prepare` is against the raw tokenizers library, and whether its memory stays flat.
+
+    python bench/prepare.py            # 10 MB against 1 GB of text: some ten minutes on two cores
+    python bench/prepare.py --quick    # 10 MB against 100 MB
+
+Both sides use one core, the same text and the same tokenizer, in turns; the raw side gets whole files in batches of 1 MB.
+Memory is the sum over all processes of a prepare with two workers that trains its tokenizer too.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer
+
+from stoker.data.prepare import prepare
+from stoker.spec.run import Data, TrainTokenizer
+
+MB = 10**6
+PAIRS = 5
+SAMPLE_S = 0.02
+
+CHILD = """
+import sys
+from pathlib import Path
+from stoker.data.prepare import prepare
+from stoker.spec.run import Data, TrainTokenizer
+if __name__ == "__main__":
+    prepare(Data(path=sys.argv[1], tokenizer=TrainTokenizer(train=8000)), Path(sys.argv[2]), workers=2)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="100 MB instead of 1 GB")
+    large = 100 * MB if parser.parse_args().quick else 1000 * MB
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    table = Table("what", "value", "against", title="stoker prepare")
+    with tempfile.TemporaryDirectory(prefix="stoker-bench-") as name:
+        folder = Path(name)
+        speeds = measure_speed(folder)
+        best = max(speeds["encode_batch"], speeds["encode_batch_fast"])
+        for what in ("encode_batch", "encode_batch_fast"):
+            table.add_row(f"raw tokenizers, {what}", f"{speeds[what]:.2f} MB/s per core", "")
+        table.add_row(
+            "prepare, reading to index",
+            f"{speeds['prepare']:.2f} MB/s per core",
+            f"{speeds['prepare'] / speeds['encode_batch']:.2f}x encode_batch, {speeds['prepare'] / best:.2f}x the faster",
+        )
+        small_peak, large_peak = (measure_memory(folder, size) for size in (10 * MB, large))
+        table.add_row("peak memory, 10 MB of text", f"{small_peak / 2**20:.0f} MiB", "")
+        table.add_row(
+            f"peak memory, {large // MB} MB of text", f"{large_peak / 2**20:.0f} MiB", f"{large_peak / small_peak:.2f}x"
+        )
+    Console(width=120).print(table)
+
+
+def measure_speed(folder: Path) -> dict[str, float]:
+    """Medians of MB/s over turns taken by each side."""
+    texts = standard_library(10 * MB)
+    data = folder / "speed"
+    data.mkdir()
+    for number, text in enumerate(texts):
+        (data / f"{number:05d}.txt").write_bytes(text.encode())
+    made = prepare(Data(path=str(data), tokenizer=TrainTokenizer(train=8000)), folder / "made")
+    tokenizer_file, size = made.tokenizer / "tokenizer.json", sum(len(text.encode()) for text in texts) / MB
+    times: dict[str, list[float]] = {"encode_batch": [], "encode_batch_fast": [], "prepare": []}
+    for pair in range(PAIRS):
+        for name in ("encode_batch", "encode_batch_fast"):
+            encode = getattr(Tokenizer.from_file(str(tokenizer_file)), name)
+            times[name].append(timed(lambda encode=encode: raw(encode, texts)))
+        spec, out = Data(path=str(data), tokenizer=str(made.tokenizer)), folder / f"out-{pair}"
+        times["prepare"].append(timed(lambda spec=spec, out=out: prepare(spec, out, workers=1)))
+    return {name: size / statistics.median(seconds) for name, seconds in times.items()}
+
+
+def raw(encode: Callable[[list[str]], object], texts: list[str]) -> None:
+    batch: list[str] = []
+    for text in texts:
+        batch.append(text)
+        if sum(map(len, batch)) >= MB:
+            encode(batch)
+            batch = []
+    if batch:
+        encode(batch)
+
+
+def measure_memory(folder: Path, size: int) -> int:
+    """The largest sum of resident memory over a prepare's processes."""
+    data, script = folder / f"memory-{size}", folder / "child.py"
+    data.mkdir()
+    script.write_text(CHILD)
+    text = "".join(standard_library(10 * MB)).encode()[: 10 * MB].decode(errors="ignore")
+    for number in range(size // (10 * MB)):
+        (data / f"{number:05d}.txt").write_text(text)
+    process = subprocess.Popen([sys.executable, str(script), str(data), str(folder / f"tokens-{size}")])
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, sum(resident(pid) for pid in tree(process.pid)))
+        time.sleep(SAMPLE_S)
+    assert process.returncode == 0
+    return peak
+
+
+def tree(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid, *(below for child in children for below in tree(int(child)))]
+
+
+def resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def standard_library(size: int) -> list[str]:
+    """The sources of Python's own library, over and over, up to this many bytes."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
+    texts: list[str] = []
+    total = 0
+    while total < size:
+        for file in files:
+            if "site-packages" in file.parts:
+                continue
+            try:
+                texts.append(file.read_text(encoding="utf-8"))
+            except UnicodeDecodeError:
+                continue
+            total += len(texts[-1])
+            if total >= size:
+                break
+    return texts
+
+
+def timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()

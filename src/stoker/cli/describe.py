@@ -1,0 +1,92 @@
+"""A run in words: what it will do, what happens to it, how it ended."""
+
+from stoker import api
+from stoker.cli import output
+from stoker.launch.backend import Submission
+from stoker.observe.runs import view
+from stoker.rundir import Exit, Record, RunDir
+from stoker.spec import sizes
+from stoker.spec.derive import micro_batches
+from stoker.spec.run import RunSpec, TrainTokenizer
+
+Rows = list[tuple[str, str]]
+
+
+def plan(spec: RunSpec, submission: Submission, run: RunDir) -> Rows:
+    """What is known before the data is looked at."""
+    batch, model = spec.batch, spec.model
+    paths = spec.data.path if isinstance(spec.data.path, list) else [spec.data.path]
+    count, each = 1, -(-batch.sequences // submission.workers)
+    if batch.micro:
+        count, each = micro_batches(batch.sequences, world=submission.workers, most=batch.micro)
+    work = f"{count} × {each} sequences each" if count > 1 else f"{each} sequence{'s' * (each != 1)} each"
+    vocab = model.vocab or (spec.data.tokenizer.train if isinstance(spec.data.tokenizer, TrainTokenizer) else None)
+    size = f", {output.number(sizes.parameters(model, vocab))} parameters" if vocab else ""
+    return [
+        ("run", f"{run.path} ({_fate(run)})"),
+        ("model", f"{model.family}, {model.layers} layers of width {model.width}{size}"),
+        ("data", ", ".join(paths)),
+        ("batch", f"{batch.sequences} × {batch.length} = {batch.sequences * batch.length:,} tokens a step"),
+        ("workers", f"{submission.workers} on {submission.device}, {work}"),
+    ]
+
+
+def _fate(run: RunDir) -> str:
+    if not run.exists():
+        return "new"
+    saved = view(run).checkpoint
+    return "begun, without a checkpoint yet" if saved is None else f"goes on from step {saved}"
+
+
+def goal(opened: api.Opened) -> Rows:
+    """What the data adds to the plan."""
+    spec, tokens, steps = opened.spec, opened.tokens, opened.derived.steps
+    held_out = f", {output.number(tokens.validation.tokens)} held out" if tokens.validation.tokens else ""
+    parameters = output.number(sizes.parameters(spec.model, spec.model.vocab or tokens.vocab))
+    end = []
+    if steps:
+        epochs = steps * spec.batch.sequences / tokens.train.samples(spec.batch.length)
+        end.append(f"{steps:,} steps = {output.number(steps * opened.derived.tokens_per_step)} tokens")
+        end.append(f"{epochs:.3g} times through the data")
+    if spec.until.time:
+        end.append(f"at most {output.duration(spec.until.time)}")
+    return [
+        ("tokens", f"{output.number(tokens.train.tokens)} to train on{held_out}"),
+        ("vocabulary", f"{tokens.vocab:,} tokens, so the model has {parameters} parameters"),
+        ("until", ", ".join(end)),
+    ]
+
+
+def event(record: Record) -> str | None:
+    """One line for an event that is worth one."""
+    kind, step = record["kind"], record.get("step")
+    if kind == "note":
+        return output.printable(str(record["text"]))
+    if kind == "resumed":
+        return f"resumed at step {step}"
+    if kind == "fallback":
+        return f"the checkpoint of step {step} is damaged ({record['reason']}); the one before it is used"
+    if kind == "checkpoint failed":
+        return f"the checkpoint of step {step} could not be saved ({record['reason']}); training goes on"
+    if kind == "skipped":
+        return f"step {step} was skipped: its gradients were not finite"
+    if kind == "failed":
+        how = f"was killed by {record['signal']}" if record["signal"] else f"ended with code {record['code']}"
+        next_thing = "; starting again from the last checkpoint" if record["again"] else ""
+        return f"worker {record['rank']} {how}{next_thing}"
+    return None
+
+
+def ending(run: RunDir, exit: Exit, *, seconds: float) -> Rows:
+    now, metrics = view(run), run.metrics()
+    losses = [record["loss"] for record in metrics if "loss" in record]
+    rows = [("state", f"{exit.state} at step {now.step}: {output.printable(exit.reason)}")]
+    if losses:
+        held_out = f"; {now.val_loss:.4f} on held-out text" if now.val_loss is not None else ""
+        rows.append(("loss", f"{losses[0]:.4f} -> {losses[-1]:.4f}{held_out}"))
+    speed = f", {output.number(now.tokens_per_second)} tokens/s" if now.tokens_per_second else ""
+    rows.append(("time", f"{output.duration(seconds)}{speed}"))
+    samples = [record["text"] for record in run.events() if record["kind"] == "sample"]
+    if exit.state == "done" and samples:
+        rows.append(("sample", output.printable(samples[-1]).strip().replace("\n", "\n" + " " * output.INDENT)))
+    return [*rows, ("folder", str(run.path)), ("next", f"stoker status {run.path}  ·  stoker audit {run.path}")]

@@ -1,0 +1,77 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker import __version__
+from stoker.cli.main import VERBS, main
+
+
+def test_help_lists_every_verb_and_imports_nothing_heavy() -> None:
+    code = "import sys; from stoker.cli.main import main; main(['--help']); print(*sorted(sys.modules))"
+    *text, modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.splitlines()
+    assert all(any(line.startswith(f"  {verb} ") for line in text) for verb in VERBS)
+    heavy = {"pydantic", "yaml", "rich", "numpy", "torch", "pyarrow", "tokenizers"}
+    assert heavy.isdisjoint(modules.split())
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    assert f"stoker {verb}" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"stoker {__version__}\n"
+
+
+def test_an_unknown_verb_names_the_nearest_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["statsu"]) == 2
+    assert capsys.readouterr().err == "stoker: 'statsu' is not a verb. Did you mean status?\n"
+
+
+def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["train", str(tmp_path / "none.yaml")],
+        ["train"],
+        ["train", "data=x", "until.stepz=3"],
+        ["logs", "x"],
+    ):
+        assert main(words) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith("stoker: ")
+        assert captured.err.count("\n") == 1
+
+
+def test_a_core_install_can_watch_and_says_what_training_needs(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError('No module named numpy', name='numpy')")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from stoker.cli.main import main\n"
+        f"assert main(['status', '--runs', {str(tmp_path)!r}]) == 0\n"
+        "sys.exit(main(['train', 'run.yaml']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "stoker: numpy is not installed. Run: pip install 'stoker[train]'\n"
+
+
+def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
+    run = tmp_path / "tale"
+    (run / "logs").mkdir(parents=True)
+    (run / "spec.yaml").write_text("{}")
+    (run / "logs" / "rank-0.log").write_text("x" * 80 + "\n" + "a line\n" * 100_000)
+    code = "import sys; from stoker.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "logs", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0

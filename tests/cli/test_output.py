@@ -1,0 +1,33 @@
+import pytest
+
+from stoker.cli import output
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (9999, "9,999"), (12_345, "12.3k"), (1_234_567, "1.23M"), (1.5e9, "1.5B"), (2e12, "2T")],
+)
+def test_large_numbers_are_short(value: float, text: str) -> None:
+    assert output.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0s"), (59.4, "59s"), (61, "1m01s"), (3723, "1h02m"), (90000, "1d01h")]
+)
+def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert output.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(12, "12 bytes"), (2048, "2 KiB"), (300 * 2**20, "300 MiB"), (2**41, "2.0 TiB")]
+)
+def test_sizes_are_in_binary_units(value: float, text: str) -> None:
+    assert output.size(value) == text
+
+
+def test_text_from_elsewhere_cannot_steer_the_terminal() -> None:
+    assert output.printable("é\x1b[31m\n\tx\x07") == "é\ufffd[31m\n\tx\ufffd"
+
+
+def test_a_table_lines_up() -> None:
+    assert output.table(("A", "LONG"), [("wide", "1"), ("b", "22")]) == "A     LONG\nwide  1\nb     22"

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.main import main
+from stoker.data.shards import TokenSet
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.jsonl"
+    path.write_text(
+        "".join(f'{{"body": "It was day {i}, and the sea was calm."}}\n' for i in range(200)) + "not json\n"
+    )
+    return path
+
+
+def test_prepare_makes_a_token_set_that_training_can_open(
+    tmp_path: Path, book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--tokenizer", "0.3k", "--field", "body", "--validation", "10%", "--skip-bad", "--workers", "1"]
+    assert main(["prepare", str(book), "-o", str(tmp_path / "out"), *words]) == 0
+    tokens = TokenSet.open(tmp_path / "out")
+    assert tokens.vocab == 300
+    assert tokens.index.documents == 200
+    assert tokens.index.skipped == 1
+    assert 0.05 < tokens.validation.tokens / tokens.train.tokens < 0.15
+    out = capsys.readouterr().out
+    assert "1 record left out" in out
+    assert "stoker train data=" in out
+
+
+def test_a_bad_record_is_named_by_file_and_line(tmp_path: Path, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", str(book), "-o", str(tmp_path / "out"), "--field", "body", "--workers", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "book.jsonl" in err
+    assert "201" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--validation", "2"], ["--tokenizer", "12"], ["--tokenizer", "./none"]])
+def test_a_wrong_value_is_one_line(
+    tmp_path: Path, book: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", str(book), "-o", str(tmp_path / "out"), *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,30 @@
+import itertools
+import random
+
+from stoker.data.sources.document import PIECE, cut
+
+
+def test_pieces_of_a_document_join_to_the_whole_and_the_last_says_so() -> None:
+    seed = random.randrange(10**9)
+    print(f"{seed=}")
+    draw = random.Random(seed)
+    for alphabet in ("ab \n", "é漢.\r\n", "x", "\n"):
+        text = "".join(draw.choices(alphabet, k=3 * PIECE + draw.randrange(PIECE)))
+        pieces = list(cut(text))
+        assert "".join(piece.text for piece in pieces) == text
+        assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+        assert all(0 < len(piece.text) <= PIECE for piece in pieces)
+
+
+def test_pieces_end_between_a_word_and_a_line_end_when_there_is_such_a_place() -> None:
+    for line_end in ("\n", "\r\n"):
+        text = f"some words. {{}}{line_end}a line that ends in a word{line_end}" * 10_000
+        pieces = list(cut(text))
+        assert len(pieces) > 2
+        for piece, following in itertools.pairwise(pieces):
+            assert piece.text[-1].isalnum()
+            assert following.text.startswith(line_end)
+
+
+def test_a_short_document_is_one_piece() -> None:
+    assert list(cut("hello")) == [("hello", True)]

@@ -1,0 +1,67 @@
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from stoker.launch.backend import Facts
+from stoker.launch.command import submission
+from stoker.spec.errors import MissingExtra, UserError
+from stoker.spec.run import Data, On, RunSpec, Until
+
+LAPTOP = Facts(cores=8, memory=2**34, gpus=(), torch="2.15.0")
+GPUS = Facts(cores=16, memory=2**36, gpus=("H100", "H100"), torch="2.15.0")
+RUN = Path("/runs/tale")
+
+
+def spec(workers: int | Literal["auto"] = "auto", device: Literal["auto", "cpu", "cuda"] = "auto") -> RunSpec:
+    return RunSpec(data=Data(path="x"), until=Until(steps=1), on=On(workers=workers, device=device))
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "workers", "device"),
+    [
+        (spec(), LAPTOP, 1, "cpu"),
+        (spec(2), LAPTOP, 2, "cpu"),
+        (spec(), GPUS, 2, "cuda"),
+        (spec(1), GPUS, 1, "cuda"),
+        (spec(device="cpu"), GPUS, 1, "cpu"),
+        (spec(4, "cpu"), GPUS, 4, "cpu"),
+    ],
+)
+def test_workers_are_the_gpus_or_one_unless_the_spec_says_more(
+    asked: RunSpec, facts: Facts, workers: int, device: str
+) -> None:
+    plan = submission(asked, facts, RUN)
+    assert (plan.workers, plan.device) == (workers, device)
+
+
+def test_the_supervisor_is_told_the_run_the_workers_and_their_share_of_the_cores() -> None:
+    plan = submission(spec(3), LAPTOP, RUN)
+    assert plan.argv == (sys.executable, "-P", "-m", "stoker.supervise", "/runs/tale", "--workers", "3")
+    assert plan.env == {"OMP_NUM_THREADS": "2"}
+
+
+def test_more_workers_than_cores_get_one_thread_each() -> None:
+    assert submission(spec(20), LAPTOP, RUN).env == {"OMP_NUM_THREADS": "1"}
+
+
+def test_planning_is_pure() -> None:
+    assert submission(spec(2), GPUS, RUN) == submission(spec(2), GPUS, RUN)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_more_workers_than_gpus_are_refused_with_both_numbers(device: Literal["auto", "cuda"]) -> None:
+    with pytest.raises(UserError, match=r"on.workers is 3, but this machine has 2 GPUs. Set on.workers=2"):
+        submission(spec(3, device), GPUS, RUN)
+
+
+def test_cuda_on_a_machine_without_a_gpu_is_refused() -> None:
+    with pytest.raises(UserError, match=r"no GPU that torch can use. Set on.device=cpu"):
+        submission(spec(device="cuda"), LAPTOP, RUN)
+
+
+def test_a_machine_without_torch_says_how_to_get_it() -> None:
+    bare = Facts(cores=2, memory=2**33, gpus=(), torch=None)
+    with pytest.raises(MissingExtra, match=r"pip install 'stoker\[train\]'"):
+        submission(spec(), bare, RUN)

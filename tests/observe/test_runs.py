@@ -1,0 +1,87 @@
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.observe.runs import all_runs, find, view
+from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec.errors import UserError
+from stoker.spec.run import Data, RunSpec, Until
+
+
+def new_run(runs: Path, name: str) -> RunDir:
+    run = RunDir(runs / name)
+    run.create(RunSpec(name=name, data=Data(path="x"), until=Until(steps=100)), DataRef(shards="/nowhere", key="k"))
+    return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """At step 40 of 100."""
+    run = new_run(tmp_path, "tale")
+    run.add_event("world", attempt=1, workers=2)
+    run.add_event("started", rank=0, steps=100, tokens_per_step=512)
+    for step in (10, 20, 30, 40):
+        record = {
+            "step": step,
+            "time": time.time(),
+            "loss": 5 - step / 20,
+            "tokens": step * 512,
+            "tokens_per_second": 1024.0,
+        }
+        run.add_metrics(record | ({"val_loss": 4.5} if step == 20 else {}))
+    folder = run.checkpoint(30)
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps({"step": 30}))
+    return run
+
+
+def test_a_run_that_somebody_holds_is_running_and_says_how_long_it_will_take(run: RunDir) -> None:
+    run.write_exit(Exit(state="failed", code=3, step=5, reason="of an earlier launch"))
+    with run.lock():
+        seen = view(run)
+    assert (seen.state, seen.step, seen.steps, seen.reason) == ("running", 40, 100, "")
+    assert (seen.loss, seen.val_loss, seen.checkpoint, seen.workers) == (3.0, 4.5, 30, 2)
+    assert seen.seconds_left == 60 * 512 / 1024
+
+
+def test_a_run_that_nobody_holds_and_that_left_no_word_is_interrupted(run: RunDir) -> None:
+    assert view(run).state == "interrupted"
+    assert view(run).seconds_left is None
+
+
+@pytest.mark.parametrize("state", ["done", "paused", "failed"])
+def test_a_run_that_ended_tells_how(run: RunDir, state: str) -> None:
+    run.write_exit(Exit(state=state, code=0, step=42, reason="because", remedy="do this"))  # type: ignore[arg-type]
+    seen = view(run)
+    assert (seen.state, seen.step, seen.reason, seen.remedy) == (state, 42, "because", "do this")
+
+
+def test_a_resumed_run_is_where_it_resumed_not_where_it_was_killed(run: RunDir) -> None:
+    run.add_event("failed", rank=1, code=None, signal="SIGKILL", line="", again=True)
+    run.add_event("resumed", rank=0, step=30)
+    assert (view(run).step, view(run).restarts) == (30, 1)
+    run.add_metrics({"step": 31, "time": time.time() + 1, "loss": 1.0})
+    assert view(run).step == 31
+
+
+def test_a_run_that_never_started_can_be_looked_at(tmp_path: Path) -> None:
+    seen = view(new_run(tmp_path, "young"))
+    assert (seen.state, seen.step, seen.steps, seen.loss, seen.checkpoint) == ("interrupted", 0, None, None, None)
+
+
+def test_a_run_is_found_by_name_or_folder(run: RunDir, tmp_path: Path) -> None:
+    assert find("tale", tmp_path).path == run.path
+    assert find(str(run.path), Path("elsewhere")).path == run.path
+    (tmp_path / "no-run").mkdir()
+    assert [one.name for one in all_runs(tmp_path)] == ["tale"]
+
+
+def test_an_unknown_run_names_the_nearest(run: RunDir, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"no run 'tail' in {tmp_path}. Did you mean {run.name}?"):
+        find("tail", tmp_path)
+    with pytest.raises(UserError, match="There are: tale"):
+        find("xyz", tmp_path)
+    with pytest.raises(UserError, match="Start one with: stoker train"):
+        find("tale", tmp_path / "empty")

@@ -1,0 +1,132 @@
+from pathlib import Path
+
+import pytest
+
+from stoker.api import free_name, open_run
+from stoker.rundir import Exit, RunDir
+from stoker.spec.errors import UserError
+from stoker.spec.load import load
+from stoker.spec.run import RunSpec
+
+WORDS = [
+    "model={layers: 1, heads: 1, width: 16, context: 32}",
+    "data.tokenizer.train=300",
+    "batch={sequences: 4, length: 32}",
+    "until.steps=10",
+    "name=tale",
+]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text("".join(f"It was day {i} of the voyage, and the sea was calm.\n" for i in range(300)))
+    return path
+
+
+def spec(book: Path, *words: str) -> RunSpec:
+    return load(None, [f"data={book}", *WORDS, *words]).spec
+
+
+def test_a_new_run_holds_its_spec_its_data_and_its_tokenizer(tmp_path: Path, book: Path) -> None:
+    opened = open_run(spec(book), runs=tmp_path / "runs")
+    run = RunDir(tmp_path / "runs" / "tale")
+    assert opened.run.path == run.path
+    assert run.spec().model.vocab == opened.tokens.vocab
+    assert run.data().key == opened.tokens.key
+    assert (run.tokenizer / "tokenizer.json").is_file()
+    assert opened.derived.steps == 10
+    assert opened.done is None
+    assert run.holder() is None
+
+
+def test_the_same_spec_again_opens_the_same_run(tmp_path: Path, book: Path) -> None:
+    first = open_run(spec(book), runs=tmp_path)
+    again = open_run(spec(book), runs=tmp_path)
+    assert again.run.path == first.run.path
+    assert again.tokens.path == first.tokens.path
+    assert again.run.events() == []
+
+
+def test_what_may_change_is_changed_and_journaled(tmp_path: Path, book: Path) -> None:
+    open_run(spec(book), runs=tmp_path)
+    run = open_run(spec(book, "until.steps=20", "on.workers=2"), runs=tmp_path).run
+    assert (run.spec().until.steps, run.spec().on.workers) == (20, 2)
+    (event,) = run.events()
+    assert (event["kind"], event["changes"]) == ("changed", {"until.steps": [10, 20], "on.workers": ["auto", 2]})
+
+
+def test_what_makes_another_run_is_refused_and_shown(tmp_path: Path, book: Path) -> None:
+    run = open_run(spec(book), runs=tmp_path).run
+    with pytest.raises(UserError) as caught:
+        open_run(spec(book, "optim.lr=1e-3", "seed=7", "until.steps=99"), runs=tmp_path)
+    assert "optim.lr: 0.0006 -> 0.001" in caught.value.problem
+    assert "seed: 0 -> 7" in caught.value.problem
+    assert "--new" in caught.value.remedy
+    assert run.spec().until.steps == 10
+
+
+def test_data_that_has_changed_is_refused(tmp_path: Path, book: Path) -> None:
+    open_run(spec(book), runs=tmp_path)
+    book.write_text(book.read_text() + "The end.\n")
+    with pytest.raises(UserError, match="what they hold now"):
+        open_run(spec(book), runs=tmp_path)
+
+
+def test_the_same_data_at_another_place_is_the_same_data(tmp_path: Path, book: Path) -> None:
+    open_run(spec(book), runs=tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    moved = book.rename(elsewhere / book.name)
+    assert open_run(spec(moved), runs=tmp_path).run.name == "tale"
+
+
+def test_a_run_that_is_done_stays_done_until_its_end_is_put_off(tmp_path: Path, book: Path) -> None:
+    run = open_run(spec(book), runs=tmp_path).run
+    run.write_exit(Exit(state="done", code=0, step=10, reason="all 10 steps are done"))
+    assert open_run(spec(book), runs=tmp_path).done == run.exit()
+    assert open_run(spec(book, "until.steps=5"), runs=tmp_path).done is not None
+    assert open_run(spec(book, "until.steps=20"), runs=tmp_path).done is None
+    assert run.exit() is None
+
+
+def test_a_done_run_that_is_sent_back_is_not_done(tmp_path: Path, book: Path) -> None:
+    run = open_run(spec(book), runs=tmp_path).run
+    run.write_exit(Exit(state="done", code=0, step=10, reason=""))
+    assert open_run(spec(book, "checkpoint.resume=5"), runs=tmp_path).done is None
+
+
+def test_another_run_gets_the_next_free_name(tmp_path: Path, book: Path) -> None:
+    assert free_name(spec(book), tmp_path).name == "tale"
+    for name in ("tale", "tale-2"):
+        asked = free_name(spec(book), tmp_path)
+        assert asked.name == name
+        open_run(asked, runs=tmp_path)
+    assert free_name(spec(book), tmp_path).name == "tale-3"
+
+
+def test_data_shorter_than_one_batch_is_refused_with_both_numbers(tmp_path: Path, book: Path) -> None:
+    with pytest.raises(UserError, match=r"the data has \d+ tokens, less than one batch of 4000 × 32 = 128000"):
+        open_run(spec(book, "batch.sequences=4000"), runs=tmp_path)
+    assert not RunDir(tmp_path / "tale").exists()
+
+
+def test_a_vocabulary_may_be_padded_but_not_differ(tmp_path: Path, book: Path) -> None:
+    with pytest.raises(UserError, match=r"model.vocab is 280, but the tokenizer has 300 tokens"):
+        open_run(spec(book, "model.vocab=280"), runs=tmp_path)
+    with pytest.raises(UserError, match=r"set it from 300 to 384"):
+        open_run(spec(book, "model.vocab=50257"), runs=tmp_path)
+    assert open_run(spec(book, "model.vocab=384"), runs=tmp_path).spec.model.vocab == 384
+
+
+def test_a_run_that_is_being_written_is_not_touched(tmp_path: Path, book: Path) -> None:
+    run = open_run(spec(book), runs=tmp_path).run
+    with run.lock(), pytest.raises(UserError, match="is being written by process"):
+        open_run(spec(book, "until.steps=20"), runs=tmp_path)
+    assert run.spec().until.steps == 10
+
+
+def test_a_place_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path, book: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(UserError, match="runs"):
+        open_run(spec(book), runs=tmp_path / "runs")
