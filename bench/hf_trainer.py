@@ -35,13 +35,14 @@ class StepTimes(TrainerCallback):
 
 def main(settings: dict[str, Any]) -> None:
     tokens = TokenSet.open(Path(settings["tokens"]))
+    shape = settings["shape"]
     torch.manual_seed(0)
     model = GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=tokens.vocab,
-            n_layer=settings["layers"],
-            n_head=settings["heads"],
-            n_embd=settings["width"],
+            vocab_size=shape.get("vocab", tokens.vocab),
+            n_layer=shape["layers"],
+            n_head=shape["heads"],
+            n_embd=shape["width"],
             n_positions=settings["length"],
             resid_pdrop=0.0,
             embd_pdrop=0.0,

@@ -3,8 +3,8 @@
     python bench/prepare.py            # 10 MB against 1 GB of text: some ten minutes on two cores
     python bench/prepare.py --quick    # 10 MB against 100 MB
 
-Both sides use one core, the same text and the same tokenizer, in turns; the raw side gets whole files in batches of 1 MB.
-Memory is the sum over all processes of a prepare with two workers that trains its tokenizer too.
+Both sides use one core, the same text and the same tokenizer, in turns; the raw side gets whole files in batches of
+1 MB. Memory is the sum over all processes of a prepare with two workers that trains its tokenizer too.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main() -> None:
         table.add_row(
             "prepare, reading to index",
             f"{speeds['prepare']:.2f} MB/s per core",
-            f"{speeds['prepare'] / speeds['encode_batch']:.2f}x encode_batch, {speeds['prepare'] / best:.2f}x the faster",
+            f"{speeds['prepare'] / speeds['encode_batch']:.2f}x encode_batch, {speeds['prepare'] / best:.2f}x the best",
         )
         small_peak, large_peak = (measure_memory(folder, size) for size in (10 * MB, large))
         table.add_row("peak memory, 10 MB of text", f"{small_peak / 2**20:.0f} MiB", "")

@@ -43,7 +43,7 @@ class Command:
 
     @staticmethod
     def _argv(words: tuple[str, ...]) -> list[str]:
-        return [str(Path(sys.executable).with_name("stoker")), *words]
+        return [sys.executable, "-m", "stoker", *words]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ BELOW = {  # room -> the rooms it may import
     "observe": {"spec", "rundir", "data", "launch"},
     "api": {"spec", "rundir", "data", "launch", "observe"},
     "cli": {"spec", "rundir", "data", "launch", "observe", "api"},
+    "__main__": {"cli"},
 }
 ONLY_HERE = {"torch": {"train"}, "pyarrow": {"data"}, "tokenizers": {"data", "train"}, "rich": {"cli"}}
 MOST_LINES = 400

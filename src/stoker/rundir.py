@@ -145,9 +145,10 @@ class RunDir:
         for path in sorted(self.checkpoints.glob("step-*")):
             try:
                 manifest = json.loads((path / contract.MANIFEST_FILE).read_text())
-            except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+                step = int(path.name.removeprefix("step-"))
+            except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: damaged, or no name of ours
                 continue
-            found.append(Saved(step=manifest["step"], path=path, manifest=manifest))
+            found.append(Saved(step=step, path=path, manifest=manifest))
         return found
 
     def checkpoint(self, step: int) -> Path:

@@ -106,7 +106,12 @@ def test_one_command_trains_and_the_same_again_says_that_it_is_done(place: Path)
     assert stoker(place, "logs", "tale", "--all").returncode == 0
     audit = stoker(place, "audit", "tale")
     assert audit.returncode == 0, audit.stdout
-    assert "proven" in audit.stdout
+    assert "verdict     proven" in audit.stdout
+    ledger = next(run.ledger.iterdir())
+    ledger.write_text(ledger.read_text().replace('"hash":"', '"hash":"0'))
+    audit = stoker(place, "audit", "tale")
+    assert audit.returncode == 3
+    assert "NOT proven" in audit.stdout
 
 
 def test_a_dry_run_shows_the_plan_and_does_nothing(place: Path) -> None:

@@ -212,6 +212,7 @@ def test_a_prepared_folder_is_taken_as_it_is_with_its_own_tokenizer_only(tmp_pat
     made = prepare(spec(tmp_path / "a.txt"), tmp_path / "out")
     other = prepare(spec(tmp_path / "a.txt", train=280), tmp_path / "other")
     assert is_prepared(spec(made.path))
+    assert is_prepared(spec([str(made.path)]))
     assert not is_prepared(spec(tmp_path / "a.txt"))
     for tokenizer in (None, TrainTokenizer(train=300), str(made.tokenizer)):
         assert prepared(spec(made.path, tokenizer=tokenizer), tmp_path / "store").key == made.key
@@ -285,6 +286,10 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(UserError, match="cannot write"):
         prepare(spec(tmp_path / "a.txt"), tmp_path / "a.txt/out")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/.hashes.json").mkdir()
+    with pytest.raises(UserError, match="cannot write"):
+        prepared(spec(tmp_path / "a.txt"), tmp_path / "store")
 
 
 def test_a_full_disk_is_said_and_what_is_done_stays(tmp_path: Path) -> None:

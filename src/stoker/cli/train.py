@@ -3,6 +3,7 @@
 import argparse
 import signal
 import time
+from collections import deque
 from pathlib import Path
 
 from stoker import api
@@ -11,7 +12,7 @@ from stoker.cli.interrupts import Interrupts
 from stoker.cli.progress import Display, display, preparing
 from stoker.launch.backend import Running, Submission
 from stoker.observe.logs import last_lines
-from stoker.observe.runs import seconds_left, view
+from stoker.observe.runs import RECENT, seconds_left, view
 from stoker.observe.tail import Tail
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import contract
@@ -82,6 +83,7 @@ class _Watcher:
         self._interrupts = interrupts
         self._passed_on = 0
         self._started: Record = {}
+        self._recent: deque[Record] = deque(maxlen=RECENT)
 
     def look(self, running: Running, screen: Display) -> None:
         for event in self._events.records():
@@ -89,7 +91,8 @@ class _Watcher:
             if line := describe.event(event):
                 screen.note(line)
         for record in self._metrics.records():
-            screen.step(record, left=seconds_left(self._started, record, record["step"]))
+            self._recent.append(record)
+            screen.step(record, left=seconds_left(self._started, self._recent, record["step"]))
         if len(self._interrupts.received) > self._passed_on:
             screen.note("stopping at once" if self._passed_on else "saving … (once more stops it at once)")
             self._passed_on = len(self._interrupts.received)

@@ -64,28 +64,36 @@ def prepare(
     """Make a token set in the folder `out`, or go on with one that was interrupted there."""
     if is_prepared(data):
         raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
-    _make_folder(out)
-    _refuse_foreign(out)
-    survey = _survey(data, cache=out / HASHES_FILE, workers=workers, progress=progress)
-    return _build(data, survey, out, workers=workers, progress=progress)
+    with _writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        _refuse_foreign(out)
+        survey = _survey(data, cache=out / HASHES_FILE, workers=workers, progress=progress)
+        return _build(data, survey, out, workers=workers, progress=progress)
 
 
 def prepared(
     data: Data, store: Path, *, workers: int | None = None, progress: Callable[[Progress], None] = ignore
 ) -> TokenSet:
     """The token set of `data`: itself if it is one, else the one in the store, made or finished now if need be."""
-    if is_prepared(data):
-        assert isinstance(data.path, str)
-        return _open_as_asked(data, Path(data.path))
-    _make_folder(store)
-    survey = _survey(data, cache=store / HASHES_FILE, workers=workers, progress=progress)
-    folder = store / survey.key
-    _make_folder(folder)
-    return _build(data, survey, folder, workers=workers, progress=progress)
+    if is_prepared(data) and (made := _folder(data)):
+        return _open_as_asked(data, made)
+    with _writing(store):
+        store.mkdir(parents=True, exist_ok=True)
+        survey = _survey(data, cache=store / HASHES_FILE, workers=workers, progress=progress)
+        folder = store / survey.key
+        folder.mkdir(exist_ok=True)
+        return _build(data, survey, folder, workers=workers, progress=progress)
 
 
 def is_prepared(data: Data) -> bool:
-    return isinstance(data.path, str) and (Path(data.path) / INDEX_FILE).is_file()
+    folder = _folder(data)
+    return folder is not None and (folder / INDEX_FILE).is_file()
+
+
+def _folder(data: Data) -> Path | None:
+    """The one place that the data is in, if it is one."""
+    paths = [data.path] if isinstance(data.path, str) else data.path
+    return Path(paths[0]) if len(paths) == 1 else None
 
 
 def _open_as_asked(data: Data, folder: Path) -> TokenSet:
@@ -129,26 +137,23 @@ def _survey(data: Data, *, cache: Path, workers: int | None, progress: Callable[
 def _build(
     data: Data, survey: Survey, folder: Path, *, workers: int | None, progress: Callable[[Progress], None]
 ) -> TokenSet:
-    try:
-        with _lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
-            if (folder / INDEX_FILE).is_file():
-                return _reuse(folder, survey.key)
-            _begin(folder, survey.key)
-            units = plan(survey.files)
-            tokenizer = _tokenizer(data, survey, units, folder, progress)
-            job = Job(
-                folder=folder,
-                field=data.field,
-                validation=data.validation,
-                skip_bad=data.skip_bad,
-                end=tokenizer.end_id,
-                dtype="uint16" if tokenizer.vocab <= 1 << 16 else "uint32",
-            )
-            _tokenise(job, units, workers=_processes(workers), progress=progress)
-            _write_index(job, survey, units, tokenizer)
-            return TokenSet.open(folder)
-    except OSError as e:
-        raise disk_error(folder, e) from e
+    with _lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
+        if (folder / INDEX_FILE).is_file():
+            return _reuse(folder, survey.key)
+        _begin(folder, survey.key)
+        units = plan(survey.files)
+        tokenizer = _tokenizer(data, survey, units, folder, progress)
+        job = Job(
+            folder=folder,
+            field=data.field,
+            validation=data.validation,
+            skip_bad=data.skip_bad,
+            end=tokenizer.end_id,
+            dtype="uint16" if tokenizer.vocab <= 1 << 16 else "uint32",
+        )
+        _tokenise(job, units, workers=_processes(workers), progress=progress)
+        _write_index(job, survey, units, tokenizer)
+        return TokenSet.open(folder)
 
 
 def _reuse(folder: Path, key: str) -> TokenSet:
@@ -268,9 +273,10 @@ def _lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def _make_folder(folder: Path) -> None:
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as e:
         raise disk_error(folder, e) from e
 

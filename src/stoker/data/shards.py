@@ -7,6 +7,7 @@ The shards of a split are one stream of tokens. index.json is written last: a fo
 
 import hashlib
 import json
+import mmap
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -116,7 +117,8 @@ class Split:
             shard += 1
 
     def _map(self, shard: int) -> NDArray[Any]:
-        return np.asarray(np.memmap(self._paths[shard], dtype=self._dtype, mode="r"))
+        with open(self._paths[shard], "rb") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), self._dtype)
 
 
 class TokenSet:

@@ -43,7 +43,7 @@ def _part(name: str) -> Finding:
 
 
 def _compiler() -> Finding:
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    compiler = shutil.which(os.environ.get("CXX", "g++"))  # the one that torch.compile calls
     headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
     found = compiler or "none: training runs uncompiled"
     if compiler and not headers:

@@ -1,8 +1,10 @@
 """Runs as a reader sees them: which there are, and where each of them stands."""
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Literal
 
 from stoker.rundir import Record, RunDir, read_lines
@@ -10,6 +12,7 @@ from stoker.spec import contract
 from stoker.spec.errors import UserError
 
 State = Literal["running", "done", "paused", "failed", "interrupted"]
+RECENT = 10  # logged steps that the time left is reckoned from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +63,7 @@ def view(run: RunDir) -> RunView:
         val_loss=next((record["val_loss"] for record in reversed(records) if "val_loss" in record), None),
         tokens=last.get("tokens"),
         tokens_per_second=last.get("tokens_per_second"),
-        seconds_left=seconds_left(started, last, step) if running else None,
+        seconds_left=seconds_left(started, records[-RECENT:], step) if running else None,
         checkpoint=max((saved.step for saved in run.saved()), default=None),
         restarts=sum(event["kind"] == "failed" and event.get("again", False) for event in events),
         workers=_last(events, "world").get("workers"),
@@ -68,11 +71,13 @@ def view(run: RunDir) -> RunView:
     )
 
 
-def seconds_left(started: Record, last: Record, step: int) -> float | None:
-    steps, speed = started.get("steps"), last.get("tokens_per_second")
-    if not steps or not speed:
+def seconds_left(started: Record, recent: Iterable[Record], step: int) -> float | None:
+    """From the mean time of a token in the recent records: one slow step is not the future."""
+    steps = started.get("steps")
+    speeds = [record["tokens_per_second"] for record in recent if record.get("tokens_per_second")]
+    if not steps or not speeds:
         return None
-    return float(max(0, steps - step) * started["tokens_per_step"] / speed)
+    return float(max(0, steps - step) * started["tokens_per_step"] / harmonic_mean(speeds))
 
 
 def all_runs(folder: Path) -> list[RunDir]:

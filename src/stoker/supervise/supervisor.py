@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from stoker.rundir import Exit, RunDir
 from stoker.spec import contract
@@ -34,7 +33,7 @@ def supervise(run: RunDir, *, command: Sequence[str], world: int, signals: Signa
             run, "failed", rank=culprit.rank, code=culprit.code, signal=culprit.signal, line=culprit.line, again=again
         )
         if not again:
-            return _end(run, _given_up(run, culprit, crashes))
+            return _end(run, _failed(run, culprit, code=contract.EXIT_FAILED, times=crashes))
         restart += 1
     return _end(run, _stopped(run))
 
@@ -55,9 +54,8 @@ def _attempt(
     fatal, culprit = workers.fatal(), workers.culprit()
     workers.end()
     if run.exit() is None and fatal:
-        failed = Exit(state="failed", code=fatal.code or 1, step=_last_step(run), reason=str(fatal), rank=fatal.rank)
-        _end(run, replace(failed, remedy=_read_the_log(run, fatal)))
-    elif run.exit() is None and not culprit and set(workers.poll().values()) == {contract.EXIT_DONE}:
+        _end(run, _failed(run, fatal, code=fatal.code or contract.EXIT_FAILED))
+    elif run.exit() is None and set(workers.poll().values()) == {contract.EXIT_DONE}:
         _end(run, Exit(state="done", code=contract.EXIT_DONE, step=None, reason="all workers ended"))
     return culprit
 
@@ -89,21 +87,17 @@ def _stopped(run: RunDir) -> Exit:
     )
 
 
-def _given_up(run: RunDir, culprit: Death, crashes: int) -> Exit:
-    times = f", {crashes} times in a row with no new checkpoint between" if crashes > 1 else ""
-    hint = "It may have run out of memory: lower batch.micro. " if culprit.signal == "SIGKILL" else ""
+def _failed(run: RunDir, death: Death, *, code: int, times: int = 1) -> Exit:
+    often = f", {times} times in a row with no new checkpoint between" if times > 1 else ""
+    hint = "It may have run out of memory: lower batch.micro. " if death.signal == "SIGKILL" else ""
     return Exit(
         state="failed",
-        code=contract.EXIT_FAILED,
+        code=code,
         step=_last_step(run),
-        reason=f"{culprit}{times}",
-        remedy=hint + _read_the_log(run, culprit),
-        rank=culprit.rank,
+        reason=f"{death}{often}",
+        remedy=f"{hint}Read its log: stoker logs {run.path} --rank {death.rank}",
+        rank=death.rank,
     )
-
-
-def _read_the_log(run: RunDir, death: Death) -> str:
-    return f"Read its log: stoker logs {run.path} --rank {death.rank}"
 
 
 def _next_attempt(run: RunDir) -> int:

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +27,10 @@ def main(run: RunDir) -> int:
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        end = _exit_of(SavedForLater(f"the disk is full: {e.filename}", remedy="Make room, then run it again"), me)
+        end = _exit_of(_disk_full(run), me)
     if me.first or end.state == "failed" or end.rank is not None:
-        run.write_exit(end)
+        with suppress(OSError):  # on a full disk the code alone must tell
+            run.write_exit(end)
     return end.code
 
 
@@ -42,6 +44,12 @@ def _train(run: RunDir, me: dist.Ranks, signals: Signals) -> Exit:
     finally:
         trainer.close()
         dist.disconnect()
+
+
+def _disk_full(run: RunDir) -> SavedForLater:
+    saved = run.saved()
+    last = f"the checkpoint of step {saved[-1].step} stands" if saved else "no checkpoint stands"
+    return SavedForLater(f"the disk of {run.path} is full; {last}", remedy="Make room, then run the same command again")
 
 
 def _exit_of(error: StokerError, me: dist.Ranks) -> Exit:

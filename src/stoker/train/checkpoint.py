@@ -1,6 +1,7 @@
 """Checkpoints: written beside training, whole only when their manifest is there, read back at any number of workers."""
 
 import hashlib
+import json
 import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from stoker.rundir import Record, RunDir, Saved, write_json
 from stoker.spec import contract
+from stoker.spec.errors import UserError
 from stoker.spec.run import Checkpoint
 from stoker.train.dist import Ranks, from_first
 
@@ -24,6 +26,7 @@ Tensors = dict[str, Any]  # nested dicts of tensors, as torch.distributed.checkp
 
 SHARE_OF_TIME = 0.01  # what `every: auto` may cost
 SHORTEST_INTERVAL_S = 60.0
+OURS = "step-" + "[0-9]" * 9  # a copy that somebody made beside it is not ours to judge or to delete
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +76,7 @@ class Checkpoints:
         self._newest = step
         began = time.monotonic()
         staged = _copy(tensors)
+        state = state | {"resume": self.plan.resume}
         manifest = {"step": step, "time": time.time(), "world": self.me.world, "state": state}
         self._pending = step, self._writer.submit(self._write, step, staged, manifest)
         self._last_time = time.monotonic()
@@ -106,18 +110,40 @@ class Checkpoints:
         load(tensors, checkpoint_id=saved.path, process_group=self._group)
         return saved
 
+    def close(self) -> None:
+        """Let a save that is under way come to its end: the collectives that it uses are about to go."""
+        self._writer.shutdown(wait=True)
+
     def _choose(self) -> int | None:
-        whole = self.run.saved()
-        for path in self.run.checkpoints.glob("step-*"):
-            if path not in {s.path for s in whole}:
+        for path in self.run.checkpoints.glob(OURS):
+            if not (path / contract.MANIFEST_FILE).exists():
                 shutil.rmtree(path, ignore_errors=True)  # a save that was cut off
-        for saved in reversed(whole):
-            damage = _damage(saved)
+        if self.plan.resume != "auto":
+            self._go_back(self.plan.resume)
+        for manifest in sorted(self.run.checkpoints.glob(f"{OURS}/{contract.MANIFEST_FILE}"), reverse=True):
+            path = manifest.parent
+            step, damage = int(path.name.removeprefix("step-")), _damage(path)
             if damage is None:
-                return saved.step
-            saved.path.rename(saved.path.with_name(f"damaged-{saved.path.name}-{time.time_ns()}"))
-            self.run.add_event("fallback", rank=0, step=saved.step, reason=damage)
+                return step
+            _set_aside(path, "damaged")
+            self.run.add_event("fallback", rank=0, step=step, reason=damage)
         return None
+
+    def _go_back(self, step: int) -> None:
+        """Once: what is saved from then on carries the step that it was sent back to, and is gone on from."""
+        whole = self.run.saved()
+        if whole and whole[-1].manifest.get("state", {}).get("resume") == step:
+            return
+        there = [saved.step for saved in whole]
+        if step and step not in there:
+            steps = ", ".join(map(str, there)) or "none"
+            raise UserError(
+                f"checkpoint.resume is {step}, and there is no checkpoint of that step",
+                remedy=f"Set it to auto or to a step that was saved ({steps})",
+            )
+        for saved in whole:
+            if saved.step > step:
+                _set_aside(saved.path, "left")
 
     def _write(self, step: int, tensors: Tensors, manifest: Record) -> Outcome:
         began = time.monotonic()
@@ -135,7 +161,7 @@ class Checkpoints:
         if self.me.first:
             files = sorted(p for p in path.iterdir() if p.is_file())
             manifest["files"] = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
-            write_json(path / contract.MANIFEST_FILE, manifest)
+            write_json(path / contract.MANIFEST_FILE, manifest | {"seal": _seal(manifest)})
 
     def _prune(self) -> None:
         whole = self.run.saved()
@@ -155,16 +181,37 @@ def _copy(tensors: Tensors) -> Tensors:
     }
 
 
-def _damage(saved: Saved) -> str | None:
-    for name, facts in saved.manifest["files"].items():
-        path = saved.path / name
-        if not path.is_file():
+def _damage(path: Path) -> str | None:
+    manifest = _read_manifest(path / contract.MANIFEST_FILE)
+    if manifest is None:
+        return f"{contract.MANIFEST_FILE} has changed since it was written"
+    for name, facts in manifest["files"].items():
+        file = path / name
+        if not file.is_file():
             return f"{name} is missing"
-        if path.stat().st_size != facts["bytes"]:
-            return f"{name} has {path.stat().st_size} bytes instead of {facts['bytes']}"
-        if _sha256(path) != facts["sha256"]:
+        if file.stat().st_size != facts["bytes"]:
+            return f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}"
+        if _sha256(file) != facts["sha256"]:
             return f"{name} has changed since it was written"
     return None
+
+
+def _read_manifest(path: Path) -> Record | None:
+    """None when it is not what was written: it is replaced in one go, so no kill leaves it torn."""
+    try:
+        manifest = json.loads(path.read_text())
+        seal = manifest.pop("seal")
+    except (ValueError, AttributeError, KeyError):
+        return None
+    return manifest if seal == _seal(manifest) else None
+
+
+def _seal(manifest: Record) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _set_aside(path: Path, why: str) -> None:
+    path.rename(path.with_name(f"{why}-{path.name}-{time.time_ns()}"))
 
 
 def _sha256(path: Path) -> str:
@@ -174,7 +221,5 @@ def _sha256(path: Path) -> str:
 
 def _reason(error: BaseException) -> str:
     """The first line that says what happened, out of all the workers' tracebacks."""
-    if isinstance(error, CheckpointException):
-        causes = {str(failure[0]) for failure in error.failures.values()}
-        return "; ".join(sorted(causes))
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    errors = [failure[0] for failure in error.failures.values()] if isinstance(error, CheckpointException) else [error]
+    return "; ".join(sorted({(str(e).splitlines() or [type(e).__name__])[0] for e in errors}))

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from stoker.spec.errors import RunFailed
+
 
 @torch.no_grad()
 def sample(model: nn.Module, *, start: int, tokens: int, context: int, temperature: float = 0.8) -> list[int]:
@@ -12,6 +14,8 @@ def sample(model: nn.Module, *, start: int, tokens: int, context: int, temperatu
     ids: Tensor = torch.tensor([[start]], device=device)
     for _ in range(tokens):
         logits = model(ids[:, -context:])[0, -1].float().cpu()
+        if not logits.isfinite().all():
+            raise RunFailed("the trained model gives no numbers", remedy="Lower optim.lr and start again with --new")
         chosen = torch.multinomial(torch.softmax(logits / temperature, dim=0), 1, generator=generator)
         ids = torch.cat([ids, chosen.to(device)[None]], dim=1)
     drawn: list[int] = ids[0, 1:].tolist()

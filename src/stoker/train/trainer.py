@@ -13,7 +13,7 @@ from stoker.data.shards import TokenSet
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
 from stoker.spec.derive import derive, micro_batches, share
-from stoker.spec.errors import SavedForLater, UserError
+from stoker.spec.errors import RunFailed, SavedForLater, UserError
 from stoker.train.batches import Batch, Batches
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.choices import Choices, choose, largest_micro_batch, vocabulary
@@ -103,6 +103,7 @@ class Trainer:
         return Exit(state="done", code=contract.EXIT_DONE, step=self.state.step, reason=self._why_done())
 
     def close(self) -> None:
+        self.checkpoints.close()
         self.ledger.close()
         if self.tensorboard:
             self.tensorboard.close()
@@ -185,7 +186,7 @@ class Trainer:
         if self.engine.loss_scale.active:
             record["loss_scale"] = self.engine.loss_scale.scale
         if self.spec.log.attention:
-            record["attention"] = self.engine.attention_extremes(batch.rows[: self.engine.micro])
+            record["attention"] = self.engine.attention_extremes(batch.rows[: min(batch.live, self.engine.micro)])
         if self.spec.log.parameters:
             record["parameters"] = self.engine.parameter_statistics()
         self.run.add_metrics(record)
@@ -203,6 +204,11 @@ class Trainer:
         mine = share(number, rank=self.me.rank, world=self.me.world)
         rows = torch.from_numpy(self.tokens.validation.read(ids[mine.start : mine.stop], length))
         loss = total(self.engine.loss_of(rows)) / (number * length)
+        if not math.isfinite(loss):
+            raise RunFailed(
+                f"the validation loss is {loss} after step {self.state.step}",
+                remedy="Lower optim.lr or lengthen optim.warmup, and start again with --new",
+            )
         record["val_loss"] = loss
         best = self.state.best_loss is None or loss < self.state.best_loss
         if best:

@@ -1,0 +1,56 @@
+"""A worker in this process: all of `python -m stoker.train` without the seconds that a new process takes to start."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from stoker import api
+from stoker.data.ledger import next_attempt
+from stoker.rundir import RunDir
+from stoker.spec.contract import ENV_ATTEMPT
+from stoker.spec.load import load
+from stoker.train.__main__ import main
+
+TINY = [
+    "model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "batch.sequences=4", "batch.length=32",
+    "precision=fp32", "checkpoint.every=1000", "log.every=1", "eval.every=0", "optim.warmup=2", "optim.lr=1e-3",
+    "on.device=cpu", "on.workers=1", "log.tensorboard=false",
+]  # fmt: skip
+
+
+@pytest.fixture
+def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RunDir]]:
+    """Train as the only worker; the same words again go on. Ends with the exit code that it is told to expect."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def train(*words: str, code: int = 0) -> RunDir:
+        opened = api.open_run(load(None, [f"data={tokens}", *TINY, *words]).spec, runs=tmp_path / "here")
+        attempt = next_attempt(opened.run.ledger)
+        alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, ENV_ATTEMPT: attempt}
+        for name, value in {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
+            monkeypatch.setenv(name, str(value))
+        assert main(opened.run) == code, opened.run.exit()
+        return opened.run
+
+    yield train
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

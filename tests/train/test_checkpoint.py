@@ -1,0 +1,329 @@
+"""What a checkpoint promises: kept as asked, whole or not there, and never the only thing that a fault can take."""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from stoker import api
+from stoker.rundir import RunDir
+from stoker.spec import load as spec
+from stoker.spec.errors import UserError
+from stoker.spec.run import Checkpoint
+from stoker.train.checkpoint import Checkpoints
+from stoker.train.dist import Ranks
+
+ME = Ranks(rank=0, local_rank=0, world=1, attempt=1)
+WORDS = [
+    "model.layers=2", "model.heads=2", "model.width=64", "model.context=64", "batch.sequences=4", "batch.length=64",
+    "precision=fp32", "log.every=1", "eval.every=0", "optim.horizon=12", "optim.warmup=2", "on.workers=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "run")
+    run.checkpoints.mkdir(parents=True)
+    return run
+
+
+@pytest.fixture
+def opened(run: RunDir, alone: None) -> Iterator[Callable[..., Checkpoints]]:  # noqa: ARG001 (the group is there)
+    made: list[Checkpoints] = []
+
+    def open_with(**plan: object) -> Checkpoints:
+        made.append(Checkpoints(run, ME, Checkpoint.model_validate(plan)))
+        return made[-1]
+
+    yield open_with
+    for checkpoints in made:
+        checkpoints.close()
+
+
+def save(checkpoints: Checkpoints, *steps: int, best: int | None = None) -> None:
+    for step in steps:
+        checkpoints.save(step, {"model": tensor(step)}, {"progress": {"best_step": best}})
+        assert checkpoints.settle(wait=True) is None
+
+
+def tensor(step: int) -> dict[str, torch.Tensor]:
+    return {"w": torch.arange(100.0) + step}
+
+
+def load(checkpoints: Checkpoints) -> int | None:
+    """The step it resumes from; the tensors must be those of that step."""
+    tensors = {"model": tensor(-1)}
+    saved = checkpoints.load(tensors)
+    assert torch.equal(tensors["model"]["w"], tensor(saved.step if saved else -1)["w"])
+    return saved.step if saved else None
+
+
+def steps(run: RunDir) -> list[int]:
+    return [saved.step for saved in run.saved()]
+
+
+@pytest.mark.parametrize(
+    ("every", "due"),
+    [
+        (5, [*range(5, 131, 5)]),
+        ([[2, 10], [10, 100]], [2, 4, 6, 8, *range(10, 131, 10)]),
+        ([[3, 7], [10, 20], [50, 100]], [3, 6, 10, 20, 50, 100]),
+        ("10m", []),
+        ("auto", []),
+    ],
+)
+def test_a_schedule_names_exactly_its_steps_and_the_last_stage_goes_on(opened, every: object, due: list[int]) -> None:
+    checkpoints = opened(every=every)
+    assert [step for step in range(1, 131) if checkpoints.due(step)] == due
+
+
+def test_the_newest_are_kept_and_every_mth_and_the_first_and_the_best(run: RunDir, opened) -> None:
+    save(opened(every=5, keep=2, keep_every=20, first=True), *range(0, 61, 5), best=15)
+    assert steps(run) == [0, 15, 20, 40, 55, 60]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step-{step:09d}" for step in steps(run)]
+
+
+def test_without_asking_only_the_newest_are_kept(run: RunDir, opened) -> None:
+    save(opened(every=5, keep=1, best=False), *range(0, 31, 5), best=15)
+    assert steps(run) == [30]
+
+
+def test_a_trained_run_saves_on_schedule_and_at_its_end_and_step_0_on_request(worker) -> None:
+    stages = "checkpoint.every=[[2, 4], [5, 20]]"
+    run = worker("name=run", "until.steps=13", stages, "checkpoint.keep=9", "checkpoint.first=true")
+    assert steps(run) == [0, 2, 4, 5, 10, 13]
+    again = worker("name=plain", "until.steps=3", stages)
+    assert steps(again) == [2, 3]
+
+
+def test_the_best_evaluation_is_saved_and_kept_beyond_the_newest(worker) -> None:
+    words = ["until.steps=12", "eval.every=3", "checkpoint.keep=1", "optim.lr=1", "optim.schedule=constant"]
+    run = worker("name=run", *words)
+    losses = {record["step"]: record["val_loss"] for record in run.metrics() if "val_loss" in record}
+    best = min(losses, key=lambda step: losses[step])
+    assert best < 12, f"it got better to the end, which shows nothing: {losses}"
+    assert steps(run) == [best, 12]
+
+
+def test_a_manifest_is_read_without_torch_and_names_step_world_state_and_the_hash_of_every_file(worker) -> None:
+    run = worker("name=run", "until.steps=2")
+    path = run.checkpoint(2)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert (manifest["step"], manifest["world"]) == (2, 1)
+    assert manifest["state"]["progress"]["step"] == 2
+    assert manifest["state"]["choices"]["precision"] == "fp32"
+    assert manifest["state"].keys() >= {"horizon", "loss_scale", "resume"}
+    there = {file.name for file in path.iterdir()} - {"manifest.json"}
+    assert manifest["files"].keys() == there
+    for name, facts in manifest["files"].items():
+        data = (path / name).read_bytes()
+        assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+@pytest.mark.parametrize("hurt", [flip, truncate, Path.unlink])
+@pytest.mark.parametrize("pattern", ["*.distcp", ".metadata"])
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
+    run: RunDir, opened, hurt: Callable[[Path], None], pattern: str
+) -> None:
+    save(opened(), 1, 2, 3)
+    (file,) = run.checkpoint(3).glob(pattern)
+    hurt(file)
+    assert load(opened()) == 2
+    (event,) = [event for event in run.events() if event["kind"] == "fallback"]
+    assert event["step"] == 3
+    assert file.name in event["reason"]
+    assert len(list(run.checkpoints.glob("damaged-step-000000003-*"))) == 1
+    assert load(opened()) == 2
+
+
+@pytest.mark.parametrize("place", range(0, 100, 7))
+def test_a_manifest_that_has_changed_in_any_place_is_not_believed(run: RunDir, opened, place: int) -> None:
+    save(opened(), 1, 2)
+    path = run.checkpoint(2) / "manifest.json"
+    data = bytearray(path.read_bytes())
+    where = place * len(data) // 100
+    while data[where : where + 1].isspace():
+        where += 1
+    data[where] ^= 0x81 if place % 2 else 0x01
+    path.write_bytes(data)
+    assert load(opened()) == 1
+    assert [event["step"] for event in run.events() if event["kind"] == "fallback"] == [2]
+
+
+def test_when_all_are_damaged_the_run_starts_anew_and_says_so(run: RunDir, opened) -> None:
+    save(opened(), 1, 2)
+    for saved in run.saved():
+        truncate(saved.path / "manifest.json")
+    assert load(opened()) is None
+    assert [event["step"] for event in run.events() if event["kind"] == "fallback"] == [2, 1]
+
+
+def test_a_save_that_was_cut_off_is_ignored_and_cleaned_away(run: RunDir, opened) -> None:
+    save(opened(), 1, 2)
+    (run.checkpoint(2) / "manifest.json").unlink()
+    run.checkpoint(3).mkdir()
+    (run.checkpoints / "step-000000009-copy").mkdir()
+    assert load(opened()) == 1
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-000000001", "step-000000009-copy"]
+    assert all(event["kind"] != "fallback" for event in run.events())
+
+
+def test_a_save_that_fails_leaves_the_last_good_one_and_is_tried_again(run: RunDir, opened) -> None:
+    checkpoints = opened()
+    save(checkpoints, 1)
+    run.checkpoint(2).write_text("in the way")
+    checkpoints.save(2, {"model": tensor(2)}, {"progress": {"best_step": None}})
+    problem = checkpoints.settle(wait=True)
+    assert problem
+    assert "\n" not in problem
+    assert [event["step"] for event in run.events() if event["kind"] == "checkpoint failed"] == [2]
+    assert load(opened()) == 1
+    run.checkpoint(2).unlink()
+    save(checkpoints, 2)
+    assert load(opened()) == 2
+
+
+def test_a_run_goes_back_to_the_step_it_is_sent_to_once(run: RunDir, opened) -> None:
+    save(opened(keep=9), 10, 20, 30)
+    back = opened(keep=9, resume=10)
+    assert load(back) == 10
+    assert load(opened(keep=9, resume=10)) == 10  # it crashed before its first save
+    save(back, 15, 20)
+    assert load(opened(keep=9, resume=10)) == 20
+    assert load(opened(keep=9)) == 20
+    assert len(list(run.checkpoints.glob("left-step-*"))) == 2
+    save(opened(keep=9), 25)
+    assert load(opened(keep=9, resume=10)) == 10
+
+
+def test_step_0_is_the_beginning_even_when_it_was_not_saved(run: RunDir, opened) -> None:
+    save(opened(), 10, 20)
+    assert load(opened(resume=0)) is None
+
+
+def test_a_run_cannot_go_back_to_a_step_that_was_not_saved(run: RunDir, opened) -> None:
+    save(opened(), 10, 20)
+    with pytest.raises(UserError, match="no checkpoint of that step") as refused:
+        load(opened(resume=15))
+    assert "10, 20" in refused.value.remedy
+    assert steps(run) == [10, 20]
+
+
+def test_a_run_with_a_damaged_checkpoint_tells_its_user_and_ends_with_the_same_losses(stoker, tokens: Path) -> None:
+    words = ["train", "name=run", f"data={tokens}", *WORDS, "checkpoint.every=4"]
+    stoker(*words, "until.steps=12")
+    run = stoker.run("run")
+    before = losses(run)
+    (file,) = run.checkpoint(12).glob("*.distcp")
+    flip(file)
+    done = stoker(*words, "until.steps=14")
+    assert f"the checkpoint of step 12 is damaged ({file.name} has changed" in done.stdout
+    assert "resumed at step 8" in done.stdout
+    assert [record["step"] for record in run.metrics()] == list(range(1, 15))
+    assert losses(run).items() >= before.items()
+    stoker("audit", "run")
+
+
+def losses(run: RunDir) -> dict[int, float]:
+    return {record["step"]: record["loss"] for record in run.metrics()}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A disk of a given size; called again it has another."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def resize(size: str) -> Path:
+        options = f"{'remount,' if place.is_mount() else ''}size={size}"
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"a disk of its own cannot be mounted here: {done.stderr.strip()}")
+        return place
+
+    try:
+        yield resize
+    finally:
+        if place.is_mount():
+            subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_during_a_save_keeps_the_last_good_checkpoint_and_loses_nothing(
+    stoker, tokens: Path, small_disk: Callable[[str], Path]
+) -> None:
+    words = ["train", f"data={tokens}", *WORDS, "checkpoint.every=4", "until.steps=12"]
+    stoker(*words, "name=whole")
+    whole = stoker.run("whole")
+    size = sum(file.stat().st_size for file in whole.checkpoint(12).iterdir())
+
+    disk = small_disk(str(int(1.7 * size)))  # room for one checkpoint, not for two
+    run = RunDir(disk / "run")
+    full = stoker(*words, "name=run", "--runs", str(disk), code=75)
+    assert "the checkpoint of step 8 could not be saved" in full.stdout
+    assert_one_line(full.stderr, "Make room on the disk")
+    assert steps(run) == [4]
+    assert run.exit().state == "paused"
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000004"]
+
+    small_disk(str(8 * size))
+    again = stoker(*words, "name=run", "--runs", str(disk))
+    assert "resumed at step 4" in again.stdout
+    assert losses(run) == losses(whole)
+    stoker("audit", "run", "--runs", str(disk))
+
+
+def test_a_disk_that_fills_up_under_a_run_ends_it_with_75_and_it_goes_on_when_there_is_room(
+    stoker, tokens: Path, small_disk: Callable[[str], Path], eventually
+) -> None:
+    disk = small_disk("20M")
+    words = [f"data={tokens}", "name=run", *WORDS, "checkpoint.every=4"]
+    opened = api.open_run(spec.load(None, [*words, "until.steps=100k"]).spec, runs=disk)
+    submission = api.plan(opened.spec, opened.run)
+    supervisor = subprocess.Popen(submission.argv, env=submission.env | os.environ)
+    eventually(lambda: bool(opened.run.saved()))
+    fill(disk / "filler")
+    assert supervisor.wait(timeout=300) == 75
+    assert "Traceback" not in opened.run.log(0).read_text()
+    (disk / "filler").unlink()
+
+    last = steps(opened.run)[-1]
+    before = losses(opened.run)
+    again = stoker("train", *words, f"until.steps={last + 4}", "--runs", str(disk))
+    assert f"resumed at step {last}" in again.stdout
+    after = losses(opened.run)
+    assert sorted(after) == list(range(1, max(last + 4, *before) + 1))
+    assert after.items() >= before.items()
+    stoker("audit", "run", "--runs", str(disk))
+
+
+def assert_one_line(stderr: str, *parts: str) -> None:
+    (line,) = stderr.splitlines()
+    assert [part for part in parts if part not in line] == [], line
+
+
+def fill(path: Path) -> None:
+    """Leave no byte."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (2**20, 2**12, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue

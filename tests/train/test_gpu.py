@@ -1,0 +1,82 @@
+"""The promises of a run, on a GPU. Continuous integration has none: run this by hand where there is one."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from stoker.data.shards import Index, Shard
+from stoker.spec.run import Model
+from stoker.train.models.gpt2 import SPEC
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+WORDS = [
+    "model.layers=4", "model.heads=4", "model.width=256", "model.context=256", "model.dropout=0.1",
+    "batch.sequences=16", "batch.length=256", "batch.micro=4", "until.steps=60",
+    "checkpoint.every=10", "log.every=1", "eval.every=20", "optim.warmup=5", "on.device=cuda", "on.workers=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def random_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A token set made without the tools of `stoker prepare`, which a GPU machine may lack."""
+    folder = tmp_path_factory.mktemp("random")
+    numbers = torch.randint(1000, (200_000,), generator=torch.Generator().manual_seed(0)).to(torch.int16).numpy()
+    shards = []
+    for split, tokens in (("train", numbers[:190_000]), ("validation", numbers[190_000:])):
+        tokens.astype("<u2").tofile(folder / f"{split}-00000.bin")
+        shards.append([Shard(file=f"{split}-00000.bin", tokens=len(tokens), sha256="")])
+    (folder / "tokenizer").mkdir()
+    bare = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
+    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(bare))
+    Index(
+        key="random", dtype="uint16", vocab=1000, end=0, tokenizer="", trained=None, documents=1, bytes=1, skipped=0,
+        train=shards[0], validation=shards[1],
+    ).write(folder)  # fmt: skip
+    return folder
+
+
+def losses(run) -> dict[int, float]:
+    return {record["step"]: record["loss"] for record in run.metrics()}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_deterministic_run_killed_on_a_gpu_resumes_bit_for_bit(
+    stoker, random_tokens: Path, eventually, workers_of, precision: str
+) -> None:
+    words = [*WORDS, f"data={random_tokens}", f"precision={precision}", "deterministic=true", "compile=false"]
+    stoker("train", "name=whole", *words)
+    process = stoker.start("train", "name=killed", *words)
+    run = stoker.run("killed")
+    eventually(lambda: max(losses(run), default=0) >= 25)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert any(event["kind"] == "resumed" for event in run.events())
+    assert losses(run) == losses(stoker.run("whole"))
+    assert losses(run)[60] < losses(run)[1]
+
+
+def test_a_gpu_run_reports_memory_and_utilisation(stoker, random_tokens: Path) -> None:
+    stoker("train", "name=plain", f"data={random_tokens}", *WORDS)
+    record = stoker.run("plain").metrics()[-1]
+    assert 0 < record["memory_gib"] < torch.cuda.get_device_properties(0).total_memory / 2**30
+    assert record["mfu"] is None or 0 < record["mfu"] < 1
+    started = next(event for event in stoker.run("plain").events() if event["kind"] == "started")
+    assert started["precision"] == ("bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp32")
+
+
+def test_on_a_gpu_the_logits_are_the_references() -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=4, n_head=4, n_embd=256, n_positions=128, vocab_size=1000, initializer_range=0.1)
+    reference = GPT2LMHeadModel(config).eval().cuda()
+    ours = SPEC.build(Model(layers=4, heads=4, width=256, context=128, vocab=1000)).eval().cuda()
+    ours.load_state_dict(SPEC.from_hf(reference.state_dict()))
+    tokens = torch.randint(1000, (4, 128)).cuda()
+    with torch.no_grad():
+        assert torch.allclose(ours(tokens), reference(tokens).logits, rtol=1e-4, atol=1e-4)
