@@ -69,6 +69,8 @@ class Contestant:
         time.sleep(seconds)
         self.signal(signal.SIGSTOP)
         inside = [t for t in self.steps() if t > began][1:]  # the first step was begun in an earlier turn
+        if len(inside) < 3:
+            sys.exit(f"{self.name} did {len(inside)} steps in a turn of {seconds} s; give it longer turns with --turn")
         return (len(inside) - 1) * self.tokens_a_step / (inside[-1] - inside[0])
 
 
@@ -96,7 +98,7 @@ def compare(
     try:
         for one in contestants:  # warm up: imports, compilation, first steps
             one.signal(signal.SIGCONT)
-            while len(one.steps()) < 6:
+            while len(one.steps()) < 12:
                 if one.process.poll() is not None:
                     sys.exit((work / f"{one.name}.log").read_text()[-3000:])
                 time.sleep(0.5)
@@ -127,6 +129,7 @@ def _stoker(name: str, case: Case, tokens: Path, work: Path) -> Contestant:
     words = [f"model.{key}={value}" for key, value in case.shape.items()]
     words += [f"model.context={case.length}", f"batch.length={case.length}", f"batch.sequences={case.sequences}"]
     words += [f"name={name}", f"data={tokens}", "until.steps=100000", "log.every=1", "eval.every=0", "on.workers=1"]
+    words += ["checkpoint.every=100000"]  # what saving costs is measured by bench/checkpoint.py
     words += [*case.words, *SETTINGS[name][0]]
     command = [sys.executable, "-m", "stoker", "train", "--runs", str(work / "runs"), *words]
     return _start("stoker", command, work, work / "runs" / name / "metrics.jsonl", case)

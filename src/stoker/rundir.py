@@ -105,10 +105,16 @@ class RunDir:
         write_atomic(self.path / contract.SPEC_FILE, text)
 
     def spec(self) -> RunSpec:
-        return RunSpec.model_validate(yaml.safe_load((self.path / contract.SPEC_FILE).read_text()))
+        try:
+            return RunSpec.model_validate(yaml.safe_load((self.path / contract.SPEC_FILE).read_text()))
+        except (OSError, ValueError, yaml.YAMLError) as e:
+            raise _damaged(self.path / contract.SPEC_FILE) from e
 
     def data(self) -> DataRef:
-        return DataRef(**json.loads((self.path / contract.DATA_FILE).read_text()))
+        try:
+            return DataRef(**json.loads((self.path / contract.DATA_FILE).read_text()))
+        except (OSError, ValueError, TypeError) as e:
+            raise _damaged(self.path / contract.DATA_FILE) from e
 
     def add_metrics(self, record: Record) -> None:
         append_line(self.path / contract.METRICS_FILE, record)
@@ -130,7 +136,7 @@ class RunDir:
     def exit(self) -> Exit | None:
         try:
             return Exit(**json.loads((self.path / contract.EXIT_FILE).read_text()))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def write_exit(self, exit: Exit) -> None:
@@ -188,6 +194,10 @@ class RunDir:
                     return holder
         except FileNotFoundError:
             return None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is missing or damaged", remedy="Restore it, or start another run with --new")
 
 
 def _take(file: TextIO) -> bool:

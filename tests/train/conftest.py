@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from stoker import api
@@ -26,6 +27,8 @@ TINY = [
 def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RunDir]]:
     """Train as the only worker; the same words again go on. Ends with the exit code that it is told to expect."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other's core take ten times as long
 
     def train(*words: str, code: int = 0) -> RunDir:
         opened = api.open_run(load(None, [f"data={tokens}", *TINY, *words]).spec, runs=tmp_path / "here")
@@ -37,6 +40,7 @@ def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         return opened.run
 
     yield train
+    torch.set_num_threads(threads)
     for number, handler in handlers.items():
         signal.signal(number, handler)
 

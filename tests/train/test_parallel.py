@@ -78,6 +78,7 @@ def engine(accumulation: int, micro: int) -> Engine:
         {
             "data": {"path": "x"},
             "until": {"steps": 1},
+            "batch": {"length": 16},
             "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab": 64},
         }
     )

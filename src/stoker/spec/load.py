@@ -235,8 +235,8 @@ def _wrap(path: KeyPath, value: Any) -> Any:
 def _nested(values: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        section, _, name = key.partition(".")
-        if name:
+        section, dot, name = key.partition(".")
+        if dot:
             found.setdefault(section, {})[name] = value
         else:
             found[section] = value

@@ -217,6 +217,11 @@ class RunSpec(Section):
                 f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
                 f"set batch.length to {self.model.context} or less"
             )
+        for name, value in self.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(
+                    f"env.{name} cannot be set in an environment; give it a name without = and a value without zero bytes"
+                )
         endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
         if endless and self.optim.horizon is None and self.optim.schedule != "constant":
             raise ValueError(

@@ -90,6 +90,7 @@ class Engine:
         with self.autocast():
             return self.family.attention_extremes(self.model, rows[:, :-1].to(self.device.torch))
 
+    @torch.no_grad()
     def parameter_statistics(self) -> dict[str, dict[str, float]]:
         found = {}
         for name, p in self.model.named_parameters():

@@ -1,0 +1,199 @@
+"""Bad input through the real command: one line that names the culprit and a remedy, exit 2, and nothing lost."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker import api
+from stoker.rundir import RunDir
+from stoker.spec.load import load
+
+RUN_FILE = """\
+name: tale
+model: {layers: 1, heads: 1, width: 16, context: 16}
+data: {path: book.txt, tokenizer: {train: 300}}
+batch: {sequences: 2, length: 16}
+until: {steps: 4}
+on: {device: cpu, workers: 1}
+"""
+GOOD = '{"text": "It was a calm day."}\n'
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with good data and bad, and a run that has begun."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "run.yaml").write_text(RUN_FILE)
+    (folder / "book.txt").write_text("".join(f"It was day {i}, and the sea was calm.\n" for i in range(400)))
+    (folder / "empty.txt").write_text("")
+    (folder / "folder").mkdir()
+    (folder / "short.txt").write_text("It was a day.\n" * 3)
+    (folder / "binary.txt").write_bytes(b"\x7fELF\x02\x01\x00\x00" + bytes(range(256)) * 40)
+    (folder / "latin.txt").write_bytes("Es war ein schöner Tag.\n".encode("latin-1") * 50)
+    (folder / "bad.jsonl").write_text(GOOD * 6 + "It was a day.\n" + GOOD)
+    (folder / "cut.txt.gz").write_bytes(b"\x1f\x8b\x08\x00 this is no gzip")
+    (folder / "not.parquet").write_text("It was a day.\n" * 30)
+    (folder / "list.yaml").write_text("- name: tale\n- seed: 3\n")
+    (folder / "torn.yaml").write_text("name: [tale\n")
+    (folder / "tokens").mkdir()
+    (folder / "tokens" / "train-0000-000000.bin").write_bytes(b"\0" * 64)
+    api.open_run(load(folder / "run.yaml", []).spec, runs=folder / "runs")
+    return folder
+
+
+@pytest.fixture
+def unharmed(place: Path) -> Iterator[None]:
+    """All that was there is there, as it was; no run has been added."""
+    before = contents(place)
+    yield
+    after = contents(place)
+    assert {path: after.get(path) for path in before} == before
+    assert sorted(path.name for path in (place / "runs").iterdir() if not path.name.startswith(".")) == ["tale"]
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    cache, lock = folder / "runs" / ".prepared", folder / "runs" / "tale" / "lock"
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_relative_to(cache) and path != lock)
+    return {path: path.read_bytes() for path in files}
+
+
+def refusal(place: Path, *words: str) -> str:
+    stoker = str(Path(sys.executable).with_name("stoker"))
+    done = subprocess.run([stoker, *words], cwd=place, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stoker: ")
+    assert ". " in line, f"no remedy: {line}"
+    return line
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        # keys and values
+        (["optim.rl=1e-3"], ["optim.rl is unknown", "Did you mean optim.lr?"]),
+        (["modle=gpt2-small"], ["modle", "Did you mean model?"]),
+        (["batch.length=long"], ["batch.length", "'long' is not a count"]),
+        (["until.time=3 parsecs"], ["until.time", "3 parsecs", "2h"]),
+        (["optim.lr=nan"], ["optim.lr", "finite"]),
+        (["optim.lr=0"], ["optim.lr is 0", "more than 0"]),
+        (["batch.length=17"], ["batch.length 17 is more than model.context 16"]),
+        (["model.heads=3"], ["width 16 is not a multiple of heads 3"]),
+        (["name=../x"], ["name", "../x", "letters"]),
+        (["checkpoint.every=[[0, 5]]"], ["checkpoint.every", "more than 0"]),
+        (["seed=-1"], ["seed", "at least 0"]),
+        (['env={"A=B": x}'], ["env.A=B", "a name without ="]),
+        (['env={"": x}'], ["env.", "a name without ="]),
+        (["steps"], ["steps", "second run file"]),
+        # data
+        (["data.path=gone.txt"], ["gone.txt does not exist", "data.path"]),
+        (["data.path=gone/*.txt"], ["gone/*.txt"]),
+        (["data.path=empty.txt"], ["empty.txt is empty"]),
+        (["data.path=folder"], ["folder", "no text"]),
+        (["data.path=binary.txt"], ["binary.txt"]),
+        (["data.path=latin.txt"], ["latin.txt", "UTF-8"]),
+        (["data.path=bad.jsonl"], ["bad.jsonl", "line 7", "skip"]),
+        (["data.path=cut.txt.gz"], ["cut.txt.gz", "gz"]),
+        (["data.path=not.parquet"], ["not.parquet", "Parquet"]),
+        (["data.path=tokens"], ["tokens"]),
+        (["data.path=short.txt", "batch.sequences=100"], ["tokens, less than one batch of 100 × 16 = 1600", "batch"]),
+        (["data.tokenizer=./gone"], ["gone"]),
+        (["model.vocab=100"], ["model.vocab is 100", "the tokenizer has 300 tokens", "from 300 to 384"]),
+        (["model.vocab=1000"], ["model.vocab is 1000", "the tokenizer has 300 tokens"]),
+        # places
+        (["on.device=cuda"], ["on.device", "GPU"]),
+        (["--runs", "book.txt/runs"], ["book.txt"]),
+    ],
+)
+def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(
+    place: Path, unharmed: None, words: list[str], parts: list[str]
+) -> None:
+    line = refusal(place, "train", "run.yaml", "name=new", *words)
+    assert [part for part in parts if part not in line] == [], line
+
+
+@pytest.mark.parametrize(
+    ("file", "parts"),
+    [
+        ("gone.yaml", ["there is no file gone.yaml"]),
+        ("folder", ["folder"]),
+        ("binary.txt", ["binary.txt"]),
+        ("list.yaml", ["list.yaml"]),
+        ("torn.yaml", ["torn.yaml", "not YAML"]),
+    ],
+)
+def test_a_run_file_that_is_none_is_named(place: Path, unharmed: None, file: str, parts: list[str]) -> None:
+    line = refusal(place, "train", file)
+    assert [part for part in parts if part not in line] == [], line
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["seed=5", "optim.lr=1e-5"], ["run 'tale'", "seed: 0 -> 5", "optim.lr: 0.0006 -> 1e-05", "--new"]),
+        (["model.width=32"], ["model.width: 16 -> 32", "--new"]),
+        (["data.path=short.txt"], ["run 'tale'", "data", "--new"]),
+    ],
+)
+def test_another_spec_in_a_runs_directory_is_refused_and_the_difference_shown(
+    place: Path, unharmed: None, words: list[str], parts: list[str]
+) -> None:
+    line = refusal(place, "train", "run.yaml", *words)
+    assert [part for part in parts if part not in line] == [], line
+
+
+def test_a_run_that_another_process_writes_is_left_to_it(place: Path) -> None:
+    with RunDir(place / "runs" / "tale").lock():
+        line = refusal(place, "train", "run.yaml")
+        assert f"process {os.getpid()}" in line
+        assert "stoker stop tale" in line
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("spec.yaml", "seed: [1"), ("spec.yaml", "seeds: 1"), ("spec.yaml", "\udcff"), ("data.json", "{"), ("data.json", None)],
+)
+def test_a_run_directory_that_was_damaged_is_refused(tmp_path: Path, place: Path, file: str, content: str | None) -> None:
+    run = api.open_run(load(place / "run.yaml", []).spec, runs=tmp_path).run
+    (run.path / file).unlink()
+    if content is not None:
+        (run.path / file).write_bytes(content.encode(errors="surrogateescape"))
+    assert f"{run.path / file} is missing or damaged" in refusal(place, "train", "run.yaml", "--runs", str(tmp_path))
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder that nobody may write to, not even root."""
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    if os.geteuid():
+        folder.chmod(0o555)
+        yield folder
+        return
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "none", folder], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"a read-only disk cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("verb", ["train", "prepare"])
+def test_a_place_that_cannot_be_written_is_named(place: Path, unharmed: None, read_only: Path, verb: str) -> None:
+    words = {"train": ["run.yaml", "--runs", str(read_only / "runs")], "prepare": ["book.txt", "-o", str(read_only / "o")]}
+    assert str(read_only) in refusal(place, verb, *words[verb])
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "stop", "audit"])
+def test_a_run_that_is_not_there_is_named_with_the_nearest(place: Path, unharmed: None, verb: str) -> None:
+    line = refusal(place, verb, "tail")
+    assert "tail" in line
+    assert "tale" in line

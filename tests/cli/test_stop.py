@@ -1,0 +1,94 @@
+"""Runs that are interrupted again and again, or that cannot live: nothing is lost and the reason is told."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+WORDS = [
+    "name=run", "data.tokenizer.train=300", "model.layers=1", "model.heads=1", "model.width=16", "model.context=16",
+    "batch.sequences=2", "batch.length=16", "precision=fp32", "compile=false", "log.every=1", "log.tensorboard=false",
+    "eval.every=0", "optim.horizon=20", "on.device=cpu",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.soak)])
+def test_a_run_interrupted_at_any_moments_is_never_lost(stoker, books: Path, times: int) -> None:
+    seed = random.randrange(2**32)
+    delays = sorted(random.Random(seed).uniform(0, 8) for _ in range(times))
+    print(f"seed {seed}: interrupted after {', '.join(f'{delay:.2f} s' for delay in delays)}")
+    run = stoker.run("run")
+    saved = 0
+    for delay in delays:
+        process = stoker.start("train", f"data.path={books}", *WORDS, "on.workers=2", "until.steps=1M")
+        process.stdout.readline()  # from here on it is stoker that runs, no longer Python that starts
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 130, output
+        assert "Traceback" not in output
+        now = max((one.step for one in run.saved()), default=0)
+        assert now >= saved, output
+        saved = now
+    done = stoker("train", f"data.path={books}", *WORDS, "on.workers=2", f"until.steps={saved + 5}")
+    assert (f"resumed at step {saved}" in done.stdout) is (saved > 0)
+    assert run.exit().state == "done"
+    assert [record["step"] for record in run.metrics()] == list(range(1, saved + 6))
+    stoker("audit", "run")
+
+
+def test_a_second_command_on_a_run_is_refused_and_the_first_goes_on(stoker, books: Path, eventually) -> None:
+    run = stoker.run("run")
+    words = ["train", f"data.path={books}", *WORDS, "on.workers=1", "until.steps=1M"]
+    first = stoker.start(*words)
+    eventually(lambda: len(run.metrics()) > 0)
+    second = stoker(*words, code=2)
+    (line,) = second.stderr.splitlines()
+    assert f"is being written by process {run.holder()['pid']}" in line
+    assert "stoker stop run" in line
+    reached = run.metrics()[-1]["step"]
+    eventually(lambda: run.metrics()[-1]["step"] > reached + 5, every_s=0.1)
+    assert first.poll() is None
+    first.send_signal(signal.SIGTERM)
+    output, _ = first.communicate(timeout=300)
+    assert first.returncode == 75, output
+    exit = run.exit()
+    assert exit.state == "paused"
+    assert [one.step for one in run.saved()] == [exit.step]
+    assert sum(event["kind"] == "world" for event in run.events()) == 1
+
+
+def test_a_worker_that_crashes_every_time_is_given_up_with_its_own_words(stoker, books: Path) -> None:
+    words = [*WORDS, "on.workers=1", "until.steps=5", "on.max_restarts=2", "env.PYTHONHASHSEED=abc"]
+    done = stoker("train", f"data.path={books}", *words, code=3)
+    (line,) = done.stderr.splitlines()
+    assert "3 times in a row with no new checkpoint between" in line
+    assert "stoker logs" in line
+    assert "PYTHONHASHSEED must be" in done.stdout, "the end of the log shows why"
+    assert "starting again from the last checkpoint" in done.stdout
+    run = stoker.run("run")
+    assert (run.exit().state, run.exit().code) == ("failed", 3)
+    assert sum(event["kind"] == "world" for event in run.events()) == 3
+
+
+def test_a_worker_killed_over_and_over_is_started_again_as_long_as_it_saves(
+    stoker, books: Path, eventually, workers_of
+) -> None:
+    run = stoker.run("run")
+    words = [*WORDS, "on.workers=1", "on.max_restarts=1", "checkpoint.every=3", "until.steps=1M"]
+    process: subprocess.Popen[str] = stoker.start("train", f"data.path={books}", *words)
+    for _ in range(3):
+        before = max((one.step for one in run.saved()), default=0)
+        eventually(lambda before=before: any(one.step > before for one in run.saved()))
+        os.kill(workers_of(process)[0], signal.SIGKILL)
+    before = run.saved()[-1].step
+    eventually(lambda: any(one.step > before for one in run.saved()))
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 130, output
+    assert sum(event["kind"] == "world" for event in run.events()) == 4
+    stoker("audit", "run")

@@ -1,0 +1,167 @@
+"""The loop: when it ends, what it writes down, and what may change while it goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from stoker.data.shards import TokenSet
+from stoker.observe.audit import audit
+from stoker.rundir import RunDir
+from stoker.spec.derive import derive
+from stoker.train.optim import learning_rate
+
+FIELDS = {
+    "step", "time", "loss", "lr", "grad_norm", "tokens", "tokens_per_second", "mfu", "memory_gib", "data_wait", "world",
+}  # fmt: skip
+
+
+def test_a_run_without_a_better_validation_loss_ends_early_and_is_done(worker) -> None:
+    words = ["name=run", "until.steps=1000", "until.patience=3", "eval.every=2", "optim.lr=1", "optim.schedule=constant"]
+    run = worker(*words)
+    losses = {record["step"]: record["val_loss"] for record in run.metrics() if "val_loss" in record}
+    best = min(losses, key=lambda step: losses[step])
+    exit = run.exit()
+    assert (exit.state, exit.code) == ("done", 0)
+    assert exit.reason == "no better validation loss in 3 evaluations"
+    assert exit.step == best + 6 == max(losses)
+    assert [saved.step for saved in run.saved()][-1] == exit.step
+    assert best in [saved.step for saved in run.saved()]
+
+
+def test_a_time_limit_pauses_the_run_and_each_launch_has_its_own(worker) -> None:
+    words = ["name=run", "until.steps=100k", "optim.horizon=100"]
+    run = worker(*words, "until.time=1s")
+    first = run.exit()
+    assert (first.state, first.code, first.reason) == ("paused", 0, "until.time is reached")
+    assert [saved.step for saved in run.saved()] == [first.step]
+    worker(*words, "until.time=1s")
+    second = run.exit()
+    assert second.state == "paused"
+    assert second.step > first.step
+    worker(*words, f"until.steps={second.step + 2}")
+    assert run.exit().state == "done"
+    assert [record["step"] for record in run.metrics()] == list(range(1, second.step + 3))
+    assert audit(run).ok
+
+
+def test_epochs_use_every_sample_exactly_once_in_each(worker, tokens: Path) -> None:
+    samples = TokenSet.open(tokens).train.samples(32)
+    sequences = samples // 3 - 5
+    assert samples % sequences
+    run = worker("name=run", "until.epochs=2", f"batch.sequences={sequences}", "model.layers=1", "model.width=16")
+    report = audit(run)
+    assert report.ok
+    assert (report.missing, report.duplicated, report.epochs, report.samples) == (0, 0, 2, 2 * samples)
+    metrics = run.metrics()
+    assert len(metrics) == -(-2 * samples // sequences)
+    assert metrics[-1]["tokens"] == 2 * samples * 32
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+
+
+def test_a_batch_smaller_than_the_number_of_workers_trains_as_one_worker_would(stoker, tokens: Path, worker) -> None:
+    words = ["batch.sequences=2", "until.steps=8", "eval.every=4", "eval.sequences=2", "model.heads=2", "model.width=32"]
+    one = worker("name=one", *words)
+    shape = ["model.layers=2", "model.context=32", "batch.length=32", "precision=fp32", "optim.warmup=2"]
+    stoker("train", "name=three", f"data={tokens}", *words, *shape, "on.workers=3", "log.every=1", "optim.lr=1e-3")
+    three = stoker.run("three")
+    for key in ("loss", "val_loss", "grad_norm"):
+        alone = [record[key] for record in one.metrics() if key in record]
+        assert [record[key] for record in three.metrics() if key in record] == pytest.approx(alone, rel=1e-5)
+    assert {record["world"] for record in three.metrics()} == {3}
+    assert audit(three).ok
+
+
+def test_metrics_have_every_field_and_tensorboard_shows_them_with_activations_and_parameters(worker) -> None:
+    words = ["until.steps=6", "eval.every=3", "log.every=2", "log.tensorboard=true"]
+    run = worker("name=run", *words, "log.attention=true", "log.parameters=true")
+    metrics = run.metrics()
+    assert [record["step"] for record in metrics] == [1, 2, 3, 4, 6]
+    for record in metrics:
+        assert record.keys() >= FIELDS | {"samples_per_second", "skipped", "attention", "parameters"}
+        assert ("val_loss" in record) is (record["step"] % 3 == 0)
+        assert record["mfu"] is None, "no CPU has a peak that we know"
+        assert record["tokens"] == record["step"] * 4 * 32
+        assert (record["world"], record["skipped"]) == (1, 0)
+        assert 0 <= record["data_wait"] < 1
+        assert record["memory_gib"] > 0
+        assert record["tokens_per_second"] == pytest.approx(32 * record["samples_per_second"])
+        assert len(record["attention"]) == 2
+        assert all(largest >= smallest for largest, smallest in record["attention"])
+        stats = record["parameters"]["h.0.attn.c_attn.weight"]
+        assert stats.keys() == {"parameter_mean", "parameter_std", "grad_mean", "grad_std"}
+        assert len(record["parameters"]) == 28
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == metrics
+    assert_tensorboard_agrees(run)
+
+
+def assert_tensorboard_agrees(run: RunDir) -> None:
+    board = EventAccumulator(str(run.tensorboard)).Reload()
+    metrics = run.metrics()
+
+    def shown(tag: str) -> list[tuple[int, float]]:
+        return [(scalar.step, scalar.value) for scalar in board.Scalars(tag)]
+
+    def near(pairs: list[tuple[int, float]]) -> list[tuple[int, object]]:
+        return [(step, pytest.approx(value, rel=1e-6)) for step, value in pairs]
+
+    assert shown("train/loss") == near([(r["step"], r["loss"]) for r in metrics])
+    assert shown("train/learning_rate") == near([(r["step"], r["lr"]) for r in metrics])
+    assert shown("eval/loss") == near([(r["step"], r["val_loss"]) for r in metrics if "val_loss" in r])
+    assert shown("activations/layer1_attention_weight_max") == near([(r["step"], r["attention"][1][0]) for r in metrics])
+    assert shown("activations/layer0_attention_weight_min") == near([(r["step"], r["attention"][0][1]) for r in metrics])
+    name = "h.1.mlp.c_fc.bias"
+    for kind in ("parameter_mean", "parameter_std", "grad_mean", "grad_std"):
+        assert shown(f"{kind}/{name}") == near([(r["step"], r["parameters"][name][kind]) for r in metrics])
+
+
+def test_looking_at_activations_and_parameters_changes_nothing(worker) -> None:
+    words = ["until.steps=4", "model.dropout=0.1"]
+    plain, watched = worker("name=plain", *words), worker("name=watched", *words, "log.attention=true", "log.every=1")
+    also = worker("name=also", *words, "log.parameters=true", "eval.every=2")
+    losses = [record["loss"] for record in plain.metrics()]
+    assert [record["loss"] for record in watched.metrics()] == losses
+    assert [record["loss"] for record in also.metrics()] == losses
+
+
+def test_bf16_trains(worker) -> None:
+    run = worker("name=run", "precision=bf16", "until.steps=15")
+    losses = [record["loss"] for record in run.metrics()]
+    assert losses[-1] < losses[0] - 0.2
+    assert run.saved()[-1].manifest["state"]["choices"]["precision"] == "bf16"
+
+
+def test_a_later_end_keeps_the_schedule_and_a_new_horizon_changes_it(worker) -> None:
+    words = ["name=run", "optim.warmup=10%", "checkpoint.keep=9"]
+    run = worker(*words, "until.steps=10")
+    first = derive(run.spec(), samples=10**6)
+    worker(*words, "until.steps=14")
+    rates = {record["step"]: record["lr"] for record in run.metrics()}
+    assert rates == {step: learning_rate(run.spec().optim, first, step) for step in range(1, 15)}
+    assert {rates[step] for step in range(10, 15)} == {0.0}
+
+    worker(*words, "until.steps=18", "optim.horizon=20")
+    longer = derive(run.spec(), samples=10**6)
+    assert longer.horizon == 20
+    rates = {record["step"]: record["lr"] for record in run.metrics()}
+    assert [rates[step] for step in range(15, 19)] == [
+        learning_rate(run.spec().optim, longer, step) for step in range(15, 19)
+    ]
+    worker(*words, "until.steps=19")
+    assert run.metrics()[-1]["lr"] == learning_rate(run.spec().optim, longer, 19), "the new horizon is kept too"
+
+
+def test_a_run_goes_back_to_a_step_and_trains_from_there_again(worker) -> None:
+    words = ["name=run", "optim.horizon=8", "checkpoint.every=2", "checkpoint.keep=9"]
+    run = worker(*words, "until.steps=8")
+    before = run.metrics()
+    worker(*words, "until.steps=8", "checkpoint.resume=4")
+    resumed = [event["step"] for event in run.events() if event["kind"] == "resumed"]
+    assert resumed == [4]
+    assert [record["loss"] for record in run.metrics()] == [record["loss"] for record in before]
+    assert [saved.step for saved in run.saved()] == [2, 4, 6, 8]
+    assert audit(run).ok
+    worker(*words, "until.steps=9", "checkpoint.resume=5", code=2)
+    assert "no checkpoint of that step" in run.exit().reason
