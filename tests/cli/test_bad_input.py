@@ -110,9 +110,8 @@ def refusal(place: Path, *words: str) -> str:
         (["--runs", "book.txt/runs"], ["book.txt"]),
     ],
 )
-def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(
-    place: Path, unharmed: None, words: list[str], parts: list[str]
-) -> None:
+@pytest.mark.usefixtures("unharmed")
+def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(place: Path, words: list[str], parts: list[str]) -> None:
     line = refusal(place, "train", "run.yaml", "name=new", *words)
     assert [part for part in parts if part not in line] == [], line
 
@@ -127,7 +126,8 @@ def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(
         ("torn.yaml", ["torn.yaml", "not YAML"]),
     ],
 )
-def test_a_run_file_that_is_none_is_named(place: Path, unharmed: None, file: str, parts: list[str]) -> None:
+@pytest.mark.usefixtures("unharmed")
+def test_a_run_file_that_is_none_is_named(place: Path, file: str, parts: list[str]) -> None:
     line = refusal(place, "train", file)
     assert [part for part in parts if part not in line] == [], line
 
@@ -140,8 +140,9 @@ def test_a_run_file_that_is_none_is_named(place: Path, unharmed: None, file: str
         (["data.path=short.txt"], ["run 'tale'", "data", "--new"]),
     ],
 )
+@pytest.mark.usefixtures("unharmed")
 def test_another_spec_in_a_runs_directory_is_refused_and_the_difference_shown(
-    place: Path, unharmed: None, words: list[str], parts: list[str]
+    place: Path, words: list[str], parts: list[str]
 ) -> None:
     line = refusal(place, "train", "run.yaml", *words)
     assert [part for part in parts if part not in line] == [], line
@@ -156,9 +157,17 @@ def test_a_run_that_another_process_writes_is_left_to_it(place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "content"),
-    [("spec.yaml", "seed: [1"), ("spec.yaml", "seeds: 1"), ("spec.yaml", "\udcff"), ("data.json", "{"), ("data.json", None)],
+    [
+        ("spec.yaml", "seed: [1"),
+        ("spec.yaml", "seeds: 1"),
+        ("spec.yaml", "\udcff"),
+        ("data.json", "{"),
+        ("data.json", None),
+    ],
 )
-def test_a_run_directory_that_was_damaged_is_refused(tmp_path: Path, place: Path, file: str, content: str | None) -> None:
+def test_a_run_directory_that_was_damaged_is_refused(
+    tmp_path: Path, place: Path, file: str, content: str | None
+) -> None:
     run = api.open_run(load(place / "run.yaml", []).spec, runs=tmp_path).run
     (run.path / file).unlink()
     if content is not None:
@@ -187,13 +196,18 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("verb", ["train", "prepare"])
-def test_a_place_that_cannot_be_written_is_named(place: Path, unharmed: None, read_only: Path, verb: str) -> None:
-    words = {"train": ["run.yaml", "--runs", str(read_only / "runs")], "prepare": ["book.txt", "-o", str(read_only / "o")]}
+@pytest.mark.usefixtures("unharmed")
+def test_a_place_that_cannot_be_written_is_named(place: Path, read_only: Path, verb: str) -> None:
+    words = {
+        "train": ["run.yaml", "--runs", str(read_only / "runs")],
+        "prepare": ["book.txt", "-o", str(read_only / "o")],
+    }
     assert str(read_only) in refusal(place, verb, *words[verb])
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "stop", "audit"])
-def test_a_run_that_is_not_there_is_named_with_the_nearest(place: Path, unharmed: None, verb: str) -> None:
+@pytest.mark.usefixtures("unharmed")
+def test_a_run_that_is_not_there_is_named_with_the_nearest(place: Path, verb: str) -> None:
     line = refusal(place, verb, "tail")
     assert "tail" in line
     assert "tale" in line

@@ -28,7 +28,9 @@ def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Train as the only worker; the same words again go on. Ends with the exit code that it is told to expect."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other's core take ten times as long
+    torch.set_num_threads(
+        1
+    )  # tests run side by side, and threads that wait for each other's core take ten times as long
 
     def train(*words: str, code: int = 0) -> RunDir:
         opened = api.open_run(load(None, [f"data={tokens}", *TINY, *words]).spec, runs=tmp_path / "here")

@@ -18,7 +18,14 @@ FIELDS = {
 
 
 def test_a_run_without_a_better_validation_loss_ends_early_and_is_done(worker) -> None:
-    words = ["name=run", "until.steps=1000", "until.patience=3", "eval.every=2", "optim.lr=1", "optim.schedule=constant"]
+    words = [
+        "name=run",
+        "until.steps=1000",
+        "until.patience=3",
+        "eval.every=2",
+        "optim.lr=1",
+        "optim.schedule=constant",
+    ]
     run = worker(*words)
     losses = {record["step"]: record["val_loss"] for record in run.metrics() if "val_loss" in record}
     best = min(losses, key=lambda step: losses[step])
@@ -61,7 +68,14 @@ def test_epochs_use_every_sample_exactly_once_in_each(worker, tokens: Path) -> N
 
 
 def test_a_batch_smaller_than_the_number_of_workers_trains_as_one_worker_would(stoker, tokens: Path, worker) -> None:
-    words = ["batch.sequences=2", "until.steps=8", "eval.every=4", "eval.sequences=2", "model.heads=2", "model.width=32"]
+    words = [
+        "batch.sequences=2",
+        "until.steps=8",
+        "eval.every=4",
+        "eval.sequences=2",
+        "model.heads=2",
+        "model.width=32",
+    ]
     one = worker("name=one", *words)
     shape = ["model.layers=2", "model.context=32", "batch.length=32", "precision=fp32", "optim.warmup=2"]
     stoker("train", "name=three", f"data={tokens}", *words, *shape, "on.workers=3", "log.every=1", "optim.lr=1e-3")
@@ -110,8 +124,12 @@ def assert_tensorboard_agrees(run: RunDir) -> None:
     assert shown("train/loss") == near([(r["step"], r["loss"]) for r in metrics])
     assert shown("train/learning_rate") == near([(r["step"], r["lr"]) for r in metrics])
     assert shown("eval/loss") == near([(r["step"], r["val_loss"]) for r in metrics if "val_loss" in r])
-    assert shown("activations/layer1_attention_weight_max") == near([(r["step"], r["attention"][1][0]) for r in metrics])
-    assert shown("activations/layer0_attention_weight_min") == near([(r["step"], r["attention"][0][1]) for r in metrics])
+    assert shown("activations/layer1_attention_weight_max") == near(
+        [(r["step"], r["attention"][1][0]) for r in metrics]
+    )
+    assert shown("activations/layer0_attention_weight_min") == near(
+        [(r["step"], r["attention"][0][1]) for r in metrics]
+    )
     name = "h.1.mlp.c_fc.bias"
     for kind in ("parameter_mean", "parameter_std", "grad_mean", "grad_std"):
         assert shown(f"{kind}/{name}") == near([(r["step"], r["parameters"][name][kind]) for r in metrics])

@@ -220,7 +220,7 @@ class RunSpec(Section):
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise ValueError(
-                    f"env.{name} cannot be set in an environment; give it a name without = and a value without zero bytes"
+                    f"env.{name} cannot be set in an environment; give it a name without = and text without zero bytes"
                 )
         endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
         if endless and self.optim.horizon is None and self.optim.schedule != "constant":

@@ -220,6 +220,15 @@ def _sha256(path: Path) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line that says what happened, out of all the workers' tracebacks."""
+    """What happened, in a line, out of all the workers' tracebacks."""
     errors = [failure[0] for failure in error.failures.values()] if isinstance(error, CheckpointException) else [error]
-    return "; ".join(sorted({(str(e).splitlines() or [type(e).__name__])[0] for e in errors}))
+    plain = [e for e in errors if isinstance(e, OSError) and e.strerror] or errors
+    return "; ".join(sorted({_in_words(e) for e in plain}))
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    # torch's writer tells where in its own source it stopped, and not that the disk did
+    return "a file could not be written whole; the disk may be full" if "inline_container" in line else line

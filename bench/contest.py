@@ -1,0 +1,94 @@
+"""Two trainings that take turns on one machine: while one trains, the other is stopped. So both meet the same noise."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stoker.data.shards import Index, Shard
+
+WARM_UP_STEPS = 12
+
+
+@dataclass(frozen=True)
+class Contestant:
+    name: str
+    process: subprocess.Popen[bytes]
+    times: Path
+    """JSON lines, one a step, with the time of its end."""
+    log: Path
+
+    def steps(self) -> list[float]:
+        if not self.times.exists():
+            return []
+        return [json.loads(line)["time"] for line in self.times.read_text().splitlines() if line.endswith("}")]
+
+    def warm_up(self) -> None:
+        """Imports, compilation, first steps."""
+        self.turn(seconds=0, steps=WARM_UP_STEPS)
+
+    def turn(self, *, seconds: float, steps: int) -> list[float]:
+        """Train alone for at least that long and that many steps; the times of the steps done wholly in the turn."""
+        self.signal(signal.SIGCONT)
+        began = time.time()
+        while True:
+            time.sleep(0.2)
+            if self.process.poll() is not None:
+                sys.exit(f"{self.name} ended:\n{self.log.read_text()[-3000:]}")
+            inside = [t for t in self.steps() if t > began][1:]  # the first was begun in an earlier turn
+            if len(inside) > steps and time.time() - began >= seconds:
+                self.signal(signal.SIGSTOP)
+                return inside
+
+    def signal(self, number: int) -> None:
+        for pid in _tree(self.process.pid):
+            os.kill(pid, number)
+
+    def end(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def start(name: str, command: list[str], *, times: Path, log: Path) -> Contestant:
+    """Started and stopped at once: its first turn wakes it."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with open(log, "wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+    one = Contestant(name, process, times, log)
+    one.signal(signal.SIGSTOP)
+    return one
+
+
+def start_stoker(name: str, words: list[str], work: Path) -> Contestant:
+    words = [f"name={name}", "until.steps=100000", "log.every=1", "eval.every=0", "on.workers=1", *words]
+    command = [sys.executable, "-m", "stoker", "train", "--runs", str(work / "runs"), *words]
+    return start("stoker", command, times=work / "runs" / name / "metrics.jsonl", log=work / f"{name}.log")
+
+
+def random_tokens(folder: Path, vocab: int) -> Path:
+    """A token set of noise: the speed of a step does not depend on what the tokens say."""
+    (folder / "tokenizer").mkdir(parents=True)
+    tokens = np.random.default_rng(0).integers(vocab, size=4_000_000, dtype=np.uint16)
+    tokens.tofile(folder / "train-00000.bin")
+    shard = Shard(file="train-00000.bin", tokens=len(tokens), sha256=hashlib.sha256(tokens.tobytes()).hexdigest())
+    Index(
+        key=f"random-{vocab}", dtype="uint16", vocab=vocab, end=0, tokenizer="", trained=None, documents=1,
+        bytes=tokens.nbytes, skipped=0, train=[shard],
+    ).write(folder)  # fmt: skip
+    return folder
+
+
+def _tree(pid: int) -> list[int]:
+    """The process and all below it."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += _tree(int(child))
+    return found

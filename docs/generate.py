@@ -1,0 +1,45 @@
+"""Write docs/reference/run-file.md from the docs under the fields of RunSpec.
+
+python docs/generate.py
+"""
+
+from pathlib import Path
+
+from stoker.spec.keys import doc, keys
+from stoker.spec.run import RunSpec
+
+OUT = Path(__file__).parent / "reference" / "run-file.md"
+
+
+def reference() -> str:
+    lines = [
+        "# The run file",
+        "",
+        "Made by `python docs/generate.py` from the source; `stoker schema` has the types.",
+        "",
+    ]
+    defaults = RunSpec.model_validate({"data": {"path": "x"}, "until": {"steps": 1}}).model_dump(mode="json")
+    section = None
+    for key in keys():
+        head, _, tail = key.partition(".")
+        if head != section:
+            section = head
+            lines += ["", f"## {head}{_default(head, defaults)}", "", doc(head), ""]
+        if tail:
+            lines.append(f"- `{key}`{_default(key, defaults)}: {doc(key)}")
+    return "\n".join(lines) + "\n"
+
+
+def _default(key: str, defaults: dict[str, object]) -> str:
+    if key == "until.steps":
+        return ""
+    value: object = defaults
+    for part in key.split("."):
+        value = value[part] if isinstance(value, dict) else None
+    if value is None or (isinstance(value, dict) and value) or key == "data.path":
+        return ""
+    return f" ({value})"
+
+
+if __name__ == "__main__":
+    OUT.write_text(reference())

@@ -1,0 +1,54 @@
+"""What the documents say is true: the reference is the source's, every link leads somewhere, every example runs."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*/run.yaml"))
+SMALL = [
+    "data.tokenizer={train: 300}", "batch.sequences=2", "batch.length=16", "until={steps: 2}", "on.workers=1",
+    "model.layers=2", "model.heads=2", "model.width=32", "optim.warmup=1", "compile=false", "eval.sequences=2",
+]  # fmt: skip
+
+
+def test_the_reference_is_made_from_the_source() -> None:
+    found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert found is not None
+    assert found.loader is not None
+    generate = importlib.util.module_from_spec(found)
+    found.loader.exec_module(generate)
+    assert generate.OUT.read_text() == generate.reference(), "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_shows_every_room() -> None:
+    text = (ROOT / "README.md").read_text()
+    rooms = [p.name for p in (ROOT / "src" / "stoker").iterdir() if not p.name.startswith("_")]
+    assert all(re.search(rf"^  {room}/? ", text, re.MULTILINE) for room in rooms)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.parent.name)
+def test_an_example_is_short_and_trains(stoker, books: Path, example: Path) -> None:
+    assert len(example.read_text().splitlines()) <= 25
+    assert (example.parent / "README.md").is_file()
+    stoker("train", str(example), f"data.path={books}", *SMALL, "name=example")
+    assert stoker.run("example").metrics()[-1]["step"] == 2
+
+
+def test_the_readmes_run_file_is_a_run_file(stoker, books: Path, tmp_path: Path) -> None:
+    text = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert text is not None
+    assert yaml.safe_load(text[1])["name"] == "books"
+    (tmp_path / "run.yaml").write_text(text[1])
+    shown = stoker("train", "run.yaml", f"data.path={books}", "--dry-run").stdout
+    assert "books" in shown
