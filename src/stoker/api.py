@@ -101,6 +101,12 @@ def ending(run: RunDir, code: int) -> Exit:
     exit = run.exit()
     if exit is not None and exit.code == code:
         return exit
+    step = max((saved.step for saved in run.saved()), default=None)
+    if code == contract.EXIT_SAVED:  # without exit.json: there was no room for it
+        last = "no checkpoint stands" if step is None else f"the checkpoint of step {step} stands"
+        reason = f"the run could not write down how it ended; {last}"
+        remedy = "Make room on its disk, then run the same command again"
+        return Exit(state="paused", code=code, step=step, reason=reason, remedy=remedy)
     log = run.path / contract.LOGS_DIR / contract.SUPERVISOR_LOG
     said = " ".join(last_lines(log, 1)).removeprefix("stoker: ")
     if code == contract.EXIT_USER:
@@ -108,7 +114,7 @@ def ending(run: RunDir, code: int) -> Exit:
     return Exit(
         state="failed",
         code=contract.EXIT_FAILED,
-        step=max((saved.step for saved in run.saved()), default=None),
+        step=step,
         reason=f"the supervisor ended with code {code}",
         remedy=f"Its log is {log}; the same stoker train command goes on",
     )

@@ -41,6 +41,21 @@ def test_a_run_interrupted_at_any_moments_is_never_lost(stoker, books: Path, tim
     stoker("audit", "run")
 
 
+@pytest.mark.parametrize("times", [6, pytest.param(40, marks=pytest.mark.soak)])
+def test_an_interrupt_while_it_starts_shows_no_traceback(stoker, books: Path, times: int) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for _ in range(times):
+        process = stoker.start("train", f"data.path={books}", *WORDS, "until.steps=1M", "on.workers=1")
+        delay = draw.uniform(0.05, 0.6)  # before that it is Python that starts, and has its own words
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 130, f"after {delay:.3f} s: {output}"
+        assert "Traceback" not in output
+
+
 def test_a_second_command_on_a_run_is_refused_and_the_first_goes_on(stoker, books: Path, eventually) -> None:
     run = stoker.run("run")
     words = ["train", f"data.path={books}", *WORDS, "on.workers=1", "until.steps=1M"]

@@ -33,7 +33,12 @@ def _text(found: Audit) -> str:
         ("missing", str(found.missing)),
         ("duplicated", str(found.duplicated)),
         ("mismatched", str(found.mismatched)),
-        ("verdict", "proven: no sample was left out or used twice, and each was as the shards hold it" if found.ok else "NOT proven"),
+        (
+            "verdict",
+            "proven: no sample was left out or used twice, and each was as the shards hold it"
+            if found.ok
+            else "NOT proven",
+        ),
     ]
     more = len(found.problems) - SHOWN
     rows += [("problem", problem) for problem in found.problems[:SHOWN]]

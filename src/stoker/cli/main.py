@@ -5,6 +5,7 @@ import difflib
 import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -59,8 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        print(f"stoker: {e.filename or 'writing'}: {e.strerror}", file=sys.stderr)
-        return contract.EXIT_USER
+        full = e.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "Make room on the disk, then run it again" if full else "Choose a place that you may write to"
+        return _complain(UserError(f"{e.filename or 'writing'}: {e.strerror}", remedy=remedy))
 
 
 def _run(argv: list[str]) -> int:
@@ -75,11 +77,23 @@ def _run(argv: list[str]) -> int:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         raise UserError(f"'{verb}' is not a verb", remedy=f"Did you mean {near[0]}?" if near else "See: stoker --help")
     module_name, line = VERBS[verb]
-    module: Any = importlib.import_module(module_name)
+    module: Any = _import(module_name)
     parser = argparse.ArgumentParser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
     getattr(module, f"{verb}_arguments")(parser)
     code: int = getattr(module, verb)(parser.parse_intermixed_args(argv[1:]))
     return code
+
+
+def _import(name: str) -> Any:
+    """Ctrl-C ends it on the spot: numpy, when it is interrupted, turns that into an error of its own."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # ignored, as nohup does, or somebody else's
+        return importlib.import_module(name)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(contract.EXIT_INTERRUPTED))
+    try:
+        return importlib.import_module(name)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _help() -> str:

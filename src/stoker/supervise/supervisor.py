@@ -52,6 +52,8 @@ def _attempt(
     _watch(run, workers, signals)
     workers.settle()
     fatal, culprit = workers.fatal(), workers.culprit()
+    if contract.EXIT_SAVED in workers.poll().values():
+        culprit = None  # a worker ended by its own decision, and took its peers with it
     workers.end()
     if run.exit() is None and fatal:
         _end(run, _failed(run, fatal, code=fatal.code or contract.EXIT_FAILED))
