@@ -14,8 +14,9 @@ demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard libra
 test: lint  ## every test, short forms
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak"
 
-soak: lint  ## every test, long forms too
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+soak:  ## every test, long forms too, on the oldest torch that is served
+	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' .venv.soak/dev.stamp
+	.venv.soak/bin/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -26,10 +27,11 @@ bench: $(VENV)/dev.stamp  ## every benchmark, one table each (an hour, on a quie
 	$(BIN)/python bench/train.py
 	$(BIN)/python bench/prepare.py
 	$(BIN)/python bench/checkpoint.py
+	$(BIN)/python bench/seek.py
 	$(BIN)/python bench/help.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv.soak
 
 $(VENV)/train.stamp: $(BIN)/python pyproject.toml
 	@echo "installing stoker and torch into $(VENV) (a few minutes the first time)"
@@ -38,7 +40,7 @@ $(VENV)/train.stamp: $(BIN)/python pyproject.toml
 
 $(VENV)/dev.stamp: $(BIN)/python pyproject.toml
 	@echo "installing stoker, torch and the test tools into $(VENV) (a few minutes the first time)"
-	$(PIP) install -e '.[dev]'
+	$(PIP) install -e '.[dev]' $(TORCH)
 	@touch $@ $(VENV)/train.stamp
 
 # Where Python comes without its venv module, virtualenv from pip makes the same.

@@ -3,18 +3,17 @@
 import os
 import platform
 import shutil
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.launch import machine
+from stoker.spec.host import lacks_compiler, native_bf16
 
 PARTS = ("torch", "numpy", "pyarrow", "tokenizers", "tensorboard")
 GIB = 2**30
 LEAST_MEMORY = 2 * GIB
 LEAST_DISK = 2 * GIB
 LEAST_SHARED = 64 * 2**20  # Docker's default; nccl and gloo pass tensors through it
-NATIVE_BF16 = ("amx_bf16", "avx512_bf16")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,13 +42,10 @@ def _part(name: str) -> Finding:
 
 
 def _compiler() -> Finding:
-    compiler = shutil.which(os.environ.get("CXX", "g++"))  # the one that torch.compile calls
-    headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
-    found = compiler or "none: training runs uncompiled"
-    if compiler and not headers:
-        found = f"{compiler}, but no Python.h: training runs uncompiled"
-    remedy = "" if compiler and headers else "For more speed install g++ and Python's headers (python3-dev)"
-    return Finding(name="compiler", ok=bool(compiler and headers), needed=False, found=found, remedy=remedy)
+    lacking = lacks_compiler()
+    found = f"{lacking}: training runs without compile" if lacking else "there"
+    remedy = "For more speed install g++ and Python's headers (python3-dev)" if lacking else ""
+    return Finding(name="compiler", ok=lacking is None, needed=False, found=found, remedy=remedy)
 
 
 def _cores() -> Finding:
@@ -97,13 +93,7 @@ def _gpu() -> Finding:
 
 
 def _bf16() -> Finding:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "").split()
-    native = [flag for flag in NATIVE_BF16 if flag in flags]
-    found = ", ".join(native) if native else "not native on this CPU: it trains in fp32"
+    found = ", ".join(native_bf16()) or "not native on this CPU: it trains in fp32"
     return Finding(name="CPU bf16", ok=True, needed=False, found=found)
 
 

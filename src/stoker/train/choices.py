@@ -6,8 +6,9 @@ from typing import Literal
 import torch
 
 from stoker.spec import sizes
+from stoker.spec.host import lacks_compiler
 from stoker.spec.run import RunSpec
-from stoker.train.devices import Device, lacks_compiler
+from stoker.train.devices import Device
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,11 +26,12 @@ def choose(spec: RunSpec, device: Device, *, steps: int | None) -> tuple[Choices
     precision = spec.precision
     if precision == "auto":
         precision = "bf16" if device.native_bf16 else "fp32"
-    if spec.compile is False or (spec.compile == "auto" and not _pays(spec, device, steps)):
+    if spec.compile is False:
         return Choices(precision=precision, compile=False), None
-    lacking = lacks_compiler()
-    note = f"training runs without compile: {lacking}" if lacking else None
-    return Choices(precision=precision, compile=lacking is None), note
+    if lacking := lacks_compiler():
+        return Choices(precision=precision, compile=False), f"training runs without compile: {lacking}"
+    worth_it = spec.compile is True or _pays(spec, device, steps)
+    return Choices(precision=precision, compile=worth_it), None
 
 
 def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision) -> int:

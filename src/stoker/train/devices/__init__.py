@@ -1,11 +1,8 @@
 """What a worker computes on: one file a kind, and the dict that names them."""
 
-import shutil
-import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -36,12 +33,3 @@ def device(kind: str, *, local_rank: int, local_world: int) -> Device:
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     return cast(Device, import_module(DEVICES[kind]).device(local_rank, local_world))
-
-
-def lacks_compiler() -> str | None:
-    """Why torch.compile cannot work here, or None."""
-    if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
-        return "no C++ compiler is installed"
-    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        return "Python's C headers are not installed"
-    return None

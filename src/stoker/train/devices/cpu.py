@@ -2,10 +2,10 @@
 
 import os
 import resource
-from pathlib import Path
 
 import torch
 
+from stoker.spec.host import native_bf16
 from stoker.train.devices import Device
 
 
@@ -15,17 +15,9 @@ def device(_local_rank: int, local_world: int) -> Device:
         torch=torch.device("cpu"),
         chip="cpu",
         backend="gloo",
-        native_bf16=_native_bf16(),
+        native_bf16=bool(native_bf16()),
         memory_bytes=memory // local_world,
         micro_tokens=4096,
         compile_flops=2e14,
         peak_memory=lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
-
-
-def _native_bf16() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
-    return "amx_bf16" in flags or "avx512_bf16" in flags
