@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,72 @@ def test_a_place_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path, book
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(UserError, match="runs"):
         open_run(spec(book), runs=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("word", [".", "*", "**/*.jsonl", "*/*/*.yaml"])
+def test_a_run_that_would_become_its_own_data_is_refused_before_it_begins(
+    tmp_path: Path, book: Path, word: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    with pytest.raises(UserError, match="lies inside its data") as caught:
+        open_run(spec(book, f"data={tmp_path}/{word}"), runs=tmp_path / "runs")
+    assert "--runs DIR" in caught.value.remedy
+    assert "more narrowly" in caught.value.remedy
+    assert not (tmp_path / "runs").exists()
+
+
+def test_runs_beside_the_data_or_hidden_in_it_go_on(tmp_path: Path, book: Path) -> None:
+    for number, (word, runs) in enumerate([("*.txt", "runs"), ("*/*.txt", "runs"), (".", ".runs")]):
+        (tmp_path / "books").mkdir(exist_ok=True)
+        (tmp_path / "books" / "b.txt").write_text(book.read_text())
+        words = (f"data={tmp_path}/{word}", f"name=tale-{number}")
+        first = open_run(spec(book, *words), runs=tmp_path / runs)
+        assert open_run(spec(book, *words), runs=tmp_path / runs).tokens.path == first.tokens.path
+        shutil.rmtree(tmp_path / runs)
+
+
+def test_a_run_goes_on_with_its_tokens_when_the_text_is_gone_and_says_so(tmp_path: Path, book: Path) -> None:
+    first = open_run(spec(book), runs=tmp_path)
+    book.unlink()
+    again = open_run(spec(book, "until.steps=20"), runs=tmp_path)
+    assert (again.tokens.path, again.tokens.key) == (first.tokens.path, first.tokens.key)
+    note = again.run.events()[-1]
+    assert note["kind"] == "note"
+    assert note["text"].startswith(f"{book} is gone: the run goes on with the tokens made of it")
+    again.run.write_exit(Exit(state="done", code=0, step=20, reason="all 20 steps are done"))
+    assert open_run(spec(book, "until.steps=20"), runs=tmp_path).done
+    assert again.run.events()[-1] == note, "what is done does not go on"
+
+
+def test_a_folder_or_glob_that_is_gone_is_text_that_is_gone(tmp_path: Path, book: Path) -> None:
+    folder = tmp_path / "books"
+    folder.mkdir()
+    book.rename(folder / "a.txt")
+    words = (f"data.path=[{folder}, '{folder}/*.txt']",)
+    first = open_run(spec(book, *words), runs=tmp_path / "runs")
+    folder.rename(tmp_path / "elsewhere")
+    assert open_run(spec(book, *words), runs=tmp_path / "runs").tokens.key == first.tokens.key
+
+
+def test_text_that_is_gone_in_part_or_named_anew_stops_the_run_as_before(tmp_path: Path, book: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text(book.read_text())
+    both = (f"data.path=[{book}, {other}]",)
+    run = open_run(spec(book, *both), runs=tmp_path / "runs").run
+    other.unlink()
+    with pytest.raises(UserError, match=r"other\.txt does not exist"):
+        open_run(spec(book, *both), runs=tmp_path / "runs")
+    book.unlink()
+    with pytest.raises(UserError, match="does not exist"):
+        open_run(spec(book, *both, "data.validation=2%"), runs=tmp_path / "runs")
+    shutil.rmtree(run.data().shards)
+    with pytest.raises(UserError, match="does not exist"):
+        open_run(spec(book, *both), runs=tmp_path / "runs")
+    assert run.events() == []
+
+
+def test_what_a_variable_of_the_environment_holds_is_in_no_message(tmp_path: Path, book: Path) -> None:
+    open_run(spec(book, "env.KEY=hunter2"), runs=tmp_path)
+    with pytest.raises(UserError) as caught:
+        open_run(spec(book, "env.KEY=swordfish"), runs=tmp_path)
+    assert "env.KEY: … -> …" in caught.value.problem

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.data.prepare import Progress, ignore, prepared
-from stoker.data.shards import TokenSet
+from stoker.data.files import covers, is_there
+from stoker.data.prepare import Progress, ignore, is_prepared, prepared
+from stoker.data.shards import INDEX_FILE, TokenSet
 from stoker.launch.backend import Running, Submission
 from stoker.launch.local import Local
 from stoker.observe.logs import last_lines
@@ -43,6 +44,7 @@ def open_run(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], None] 
     """Prepare the data; create the run, or open the one that is there if it is the same."""
     run = RunDir(runs / spec.name)
     store = runs.absolute() / PREPARED
+    _refuse_inside_data(run, spec)
     if run.exists():
         with run.lock():
             return _existing(run, spec, store, progress)
@@ -125,7 +127,8 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
     changes = difference(old, spec)
     if changes.refused:
         raise _another_run(run, changes.refused)
-    tokens = prepared(spec.data, store, progress=progress)
+    kept = None if changes.data else _kept(run, spec)
+    tokens = kept or prepared(spec.data, store, progress=progress)
     if tokens.key != run.data().key:
         raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
@@ -135,7 +138,40 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
         run.add_event("changed", changes={key: list(values) for key, values in changes.allowed.items()})
     if not opened.done:
         run.clear_exit()
+    if kept and not opened.done:
+        gone = ", ".join(_words(spec))
+        run.add_event("note", text=f"{gone} is gone: the run goes on with the tokens made of it, in {kept.path}")
     return opened
+
+
+def _kept(run: RunDir, spec: RunSpec) -> TokenSet | None:
+    """The token set that the run began with, when nothing is left of the text that it was made of."""
+    began = run.data()
+    folder = Path(began.shards)
+    if any(map(is_there, _words(spec))) or not (folder / INDEX_FILE).is_file():
+        return None
+    tokens = TokenSet.open(folder)
+    return tokens if tokens.key == began.key else None
+
+
+def _refuse_inside_data(run: RunDir, spec: RunSpec) -> None:
+    """What a run writes must not become its data: it could never go on."""
+    if is_prepared(spec.data):
+        return
+    written = (
+        *(run.path / name for name in (contract.SPEC_FILE, contract.DATA_FILE, contract.METRICS_FILE)),
+        *(run.log(0), run.ledger / "attempt-0001-rank-0000.jsonl", run.checkpoint(1) / contract.MANIFEST_FILE),
+    )
+    for word in _words(spec):
+        if any(covers(word, file) for file in written):
+            raise UserError(
+                f"the run's folder {run.path} lies inside its data {word}, and what it writes would become data",
+                remedy="Keep runs elsewhere with --runs DIR, or name the text more narrowly in data.path",
+            )
+
+
+def _words(spec: RunSpec) -> list[str]:
+    return [spec.data.path] if isinstance(spec.data.path, str) else spec.data.path
 
 
 def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exit | None:
@@ -145,13 +181,24 @@ def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exi
         return None
     if not any(key.startswith("until.") for key in changed):
         return exit
-    steps = derive(spec, samples=tokens.train.samples(spec.batch.length)).steps
+    steps = _derived(run, spec, tokens).steps
     return exit if steps is not None and steps <= (exit.step or 0) else None
 
 
 def _opened(run: RunDir, spec: RunSpec, tokens: TokenSet, *, done: Exit | None) -> Opened:
-    derived = derive(spec, samples=tokens.train.samples(spec.batch.length))
+    derived = _derived(run, spec, tokens)
     return Opened(run=run, spec=spec, tokens=tokens, derived=derived, done=done)
+
+
+def _derived(run: RunDir, spec: RunSpec, tokens: TokenSet) -> Derived:
+    saved = run.saved()
+    progress = saved[-1].manifest["state"]["progress"] if saved else {}
+    return derive(
+        spec,
+        samples=tokens.train.samples(spec.batch.length),
+        step=progress.get("step", 0),
+        drawn=progress.get("drawn", 0),
+    )
 
 
 def _another_run(run: RunDir, changes: Changes) -> UserError:

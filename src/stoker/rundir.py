@@ -9,7 +9,9 @@ written, was killed at any moment, or was copied from another machine.
 import errno
 import fcntl
 import json
+import math
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -148,14 +150,19 @@ class RunDir:
     def saved(self) -> list[Saved]:
         """The whole checkpoints, oldest first."""
         found = []
-        for path in sorted(self.checkpoints.glob("step-*")):
+        for path in sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB)):
             try:
                 manifest = json.loads((path / contract.MANIFEST_FILE).read_text())
                 step = int(path.name.removeprefix("step-"))
-            except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: damaged, or no name of ours
+            except (FileNotFoundError, NotADirectoryError, ValueError):
                 continue
             found.append(Saved(step=step, path=path, manifest=manifest))
         return found
+
+    def next_attempt(self) -> int:
+        """One more than the highest that wrote a ledger; one that died before it did nothing."""
+        names = (re.match(r"attempt-(\d+)-rank-", path.name) for path in self.ledger.glob("attempt-*"))
+        return 1 + max((int(name[1]) for name in names if name), default=0)
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:09d}"
@@ -227,7 +234,7 @@ def write_json(path: Path, record: Record) -> None:
 
 def append_line(path: Path, record: Record) -> None:
     """One write for one line: a kill leaves the whole line or a torn one that readers pass over."""
-    line = json.dumps(record, allow_nan=True) + "\n"
+    line = json.dumps(_finite(record), allow_nan=False) + "\n"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         size = os.fstat(descriptor).st_size
@@ -238,6 +245,17 @@ def append_line(path: Path, record: Record) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
+
+
+def _finite(value: Any) -> Any:
+    """NaN and Inf are not JSON: they are written as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
 
 
 def read_lines(path: Path) -> Iterator[Record]:

@@ -97,7 +97,7 @@ def refusal(place: Path, *words: str) -> str:
         (["data.path=folder"], ["folder", "no text"]),
         (["data.path=binary.txt"], ["binary.txt"]),
         (["data.path=latin.txt"], ["latin.txt", "UTF-8"]),
-        (["data.path=bad.jsonl"], ["bad.jsonl", "line 7", "skip"]),
+        (["data.path=bad.jsonl"], ["bad.jsonl", "line 7", "data.skip_bad=true"]),
         (["data.path=cut.txt.gz"], ["cut.txt.gz", "gz"]),
         (["data.path=not.parquet"], ["not.parquet", "Parquet"]),
         (["data.path=tokens"], ["tokens"]),
@@ -108,6 +108,7 @@ def refusal(place: Path, *words: str) -> str:
         # places
         (["on.device=cuda"], ["on.device", "GPU"]),
         (["--runs", "book.txt/runs"], ["book.txt"]),
+        (["data.path=."], ["lies inside its data", "--runs DIR"]),
     ],
 )
 @pytest.mark.usefixtures("unharmed")

@@ -31,3 +31,7 @@ def test_text_from_elsewhere_cannot_steer_the_terminal() -> None:
 
 def test_a_table_lines_up() -> None:
     assert output.table(("A", "LONG"), [("wide", "1"), ("b", "22")]) == "A     LONG\nwide  1\nb     22"
+
+
+def test_a_loss_that_was_not_finite_says_so() -> None:
+    assert (output.measured(2.5), output.measured(None)) == ("2.5000", "not finite")

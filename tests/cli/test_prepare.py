@@ -1,9 +1,11 @@
+import shlex
 from pathlib import Path
 
 import pytest
 
 from stoker.cli.main import main
 from stoker.data.shards import TokenSet
+from stoker.spec.load import load
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def test_prepare_makes_a_token_set_that_training_can_open(
     assert 0.05 < tokens.validation.tokens / tokens.train.tokens < 0.15
     out = capsys.readouterr().out
     assert "1 record left out" in out
-    assert "stoker train data=" in out
+    assert f"stoker init {tmp_path / 'out'}" in out
 
 
 def test_a_bad_record_is_named_by_file_and_line(tmp_path: Path, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,3 +46,27 @@ def test_a_wrong_value_is_one_line(
 ) -> None:
     assert main(["prepare", str(book), "-o", str(tmp_path / "out"), *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("workers", ["0", "-1"])
+def test_fewer_than_one_worker_is_refused_in_one_line(
+    tmp_path: Path, book: Path, workers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", str(book), "-o", str(tmp_path / "out"), "--workers", workers]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"stoker: --workers is {workers}. ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_prepare_says_comes_next_can_be_typed_as_it_is(
+    tmp_path: Path, book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["prepare", str(book), "-o", "my tokens", "--field", "body", "--skip-bad", "--workers", "1"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  next ")]
+    words = shlex.split(line)[1:]
+    assert words == ["stoker", "init", "my tokens"]
+    assert main([*words[1:], "-o", "my run.yaml"]) == 0
+    assert "next: stoker train 'my run.yaml'" in capsys.readouterr().out
+    spec = load(tmp_path / "my run.yaml", []).spec
+    assert (spec.name, spec.data.path) == ("my-tokens", str(tmp_path / "my tokens"))

@@ -51,3 +51,9 @@ def test_preparing_without_a_terminal_says_each_phase_once(capsys: pytest.Captur
         "reading data: 0 bytes of 10 bytes",
         "making tokens: 10 bytes of 10 bytes, 3 tokens",
     ]
+
+
+def test_a_step_whose_loss_was_not_finite_is_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines(steps=None) as lines:
+        lines.step({"step": 5, "loss": None, "val_loss": None, "grad_norm": None}, left=None)
+    assert capsys.readouterr().out == "step 5  loss not finite  val not finite\n"

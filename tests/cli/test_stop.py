@@ -42,13 +42,15 @@ def test_a_run_interrupted_at_any_moments_is_never_lost(stoker, books: Path, tim
 
 
 @pytest.mark.parametrize("times", [6, pytest.param(40, marks=pytest.mark.soak)])
-def test_an_interrupt_while_it_starts_shows_no_traceback(stoker, books: Path, times: int) -> None:
+def test_an_interrupt_while_it_starts_shows_no_traceback(stoker, books: Path, eventually, times: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
     for _ in range(times):
         process = stoker.start("train", f"data.path={books}", *WORDS, "until.steps=1M", "on.workers=1")
-        delay = draw.uniform(0.05, 0.6)  # before that it is Python that starts, and has its own words
+        # Before its first library is there it is Python that starts, and Python has its own words.
+        eventually(lambda now=process: "pydantic_core" in Path(f"/proc/{now.pid}/maps").read_text())
+        delay = draw.uniform(0, 0.5)
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=300)

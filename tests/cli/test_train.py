@@ -140,6 +140,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(
     assert view(run).checkpoint == exit.step
     if number == signal.SIGINT:
         assert "saving" in out
+        assert "next        run the same command again: it goes on" in out
         again = stoker(place, "train", "run.yaml", f"until.steps={exit.step + 3}")
         assert again.returncode == 0, again.stderr
         assert f"resumed at step {exit.step}" in again.stdout
@@ -223,3 +224,12 @@ def test_an_interrupt_at_any_moment_ends_without_a_traceback(
     _, err = command.communicate()
     assert (command.returncode, err) == (130, "")
     assert not any(map(is_alive, family))
+
+
+def test_a_run_whose_text_is_gone_goes_on_and_says_so(place: Path) -> None:
+    assert stoker(place, "train", "run.yaml").returncode == 0
+    (place / "book.txt").unlink()
+    again = stoker(place, "train", "run.yaml", "until.steps=16")
+    assert again.returncode == 0, again.stderr
+    assert f"{place / 'book.txt'} is gone: the run goes on with the tokens made of it" in again.stdout
+    assert RunDir(place / "runs" / "tale").metrics()[-1]["step"] == 16

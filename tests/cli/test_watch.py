@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -6,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import main
+from stoker.cli.watch import await_end
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec.errors import RunFailed
 from stoker.spec.run import Data, RunSpec, Until
 
 
@@ -71,3 +74,45 @@ def test_logs_of_a_run_that_never_started_say_so(run: RunDir, capsys: pytest.Cap
 def test_stopping_a_run_that_is_not_running_says_so(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stop", str(run.path)]) == 0
     assert "is not running (interrupted)" in capsys.readouterr().out
+
+
+def test_fewer_lines_than_none_are_refused_in_one_line(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["logs", str(run.path), "--tail", "-3"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("stoker: --tail is -3. ")
+
+
+def test_status_of_a_paused_run_says_how_to_go_on(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write_exit(Exit(state="paused", code=75, step=4, reason="stopped by SIGTERM"))
+    assert main(["status", str(run.path)]) == 0
+    assert "run the same stoker train command again" in capsys.readouterr().out
+    run.write_exit(Exit(state="paused", code=75, step=4, reason="the disk is full", remedy="Make room"))
+    assert main(["status", str(run.path)]) == 0
+    out = capsys.readouterr().out
+    assert "Make room" in out
+    assert "run the same stoker train command again" not in out
+
+
+def test_a_run_whose_loss_was_not_finite_can_be_looked_at(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    run.add_metrics({"step": 5, "time": time.time(), "loss": None, "val_loss": None, "grad_norm": None})
+    assert main(["status", str(run.path), "--json"]) == 0
+    one = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (one["step"], one["loss"], one["val_loss"]) == (5, None, None)
+    assert main(["status", "--runs", str(run.path.parent)]) == 0
+
+
+def test_a_stop_that_waits_says_what_for_and_in_the_end_what_to_type(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run.lock(), pytest.raises(RunFailed) as caught:
+        await_end(run, word=0.05, patience=0.3)
+    assert f"kill -9 {os.getpid()}" in caught.value.remedy
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(line.startswith("waiting for its workers to save (") for line in lines)
+    assert all(line.endswith(f"to end it without: stoker stop {run.path}") for line in lines)
+
+
+def test_a_stop_of_a_run_that_ends_soon_has_nothing_to_say(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    await_end(run)
+    assert capsys.readouterr().out == ""

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.data.files import DataFile, discover, fingerprint
+from stoker.data.files import DataFile, covers, discover, fingerprint, is_there
 from stoker.spec.errors import UserError
 
 
@@ -76,3 +76,45 @@ def test_a_damaged_cache_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "data/a.txt").write_text("one")
     (tmp_path / "hashes.json").write_text("{")
     assert len(look(tmp_path / "data", tmp_path / "hashes.json")) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "file"),
+    [
+        (".", "runs/tale/spec.yaml"),
+        ("runs", "runs/tale/spec.yaml"),
+        ("*", "runs/tale/spec.yaml"),
+        ("r*/*", "runs/tale/logs/rank-0.log"),
+        ("**/*.jsonl", "runs/tale/metrics.jsonl"),
+        ("**", "runs/tale/metrics.jsonl"),
+        ("*/*/*.jsonl", "runs/tale/metrics.jsonl"),
+        (".", ".runs/tale/spec.yaml"),
+        ("**/*.yaml", ".runs/tale/spec.yaml"),
+        (".runs/*", ".runs/tale/spec.yaml"),
+        ("*.jsonl", "runs/tale/metrics.jsonl"),
+        ("*/*.jsonl", "runs/tale/metrics.jsonl"),
+        ("**/*.txt", "runs/tale/metrics.jsonl"),
+        ("sub", "runs/tale/spec.yaml"),
+        ("a.txt", "runs/tale/spec.yaml"),
+    ],
+)
+def test_a_file_is_covered_before_it_is_there_as_it_is_found_when_it_is(folder: Path, word: str, file: str) -> None:
+    path = folder / file
+    foretold = covers(f"{folder}/{word}", path)
+    path.parent.mkdir(parents=True)
+    path.write_text("x")
+    assert (path in dict(discover([f"{folder}/{word}", str(folder / "a.txt")]))) is foretold
+
+
+def test_a_link_to_a_folder_covers_what_is_in_the_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    link = tmp_path_factory.mktemp("links") / "link"
+    link.symlink_to(folder)
+    assert covers(str(link), folder / "runs/tale/spec.yaml")
+    assert not covers(str(folder / "sub"), link / "runs/tale/spec.yaml")
+
+
+def test_what_is_gone_is_told_from_what_is_there(folder: Path) -> None:
+    assert [is_there(f"{folder}/{word}") for word in ("a.txt", "sub", "*.txt", "**/d.md")] == [True] * 4
+    assert [is_there(f"{folder}/{word}") for word in ("gone.txt", "gone", "*.csv")] == [False] * 3

@@ -9,8 +9,8 @@ from stoker.launch.command import submission
 from stoker.spec.errors import MissingExtra, UserError
 from stoker.spec.run import Data, On, RunSpec, Until
 
-LAPTOP = Facts(cores=8, memory=2**34, gpus=(), torch="2.15.0")
-GPUS = Facts(cores=16, memory=2**36, gpus=("H100", "H100"), torch="2.15.0")
+LAPTOP = Facts(cores=8, gpus=(), torch="2.15.0")
+GPUS = Facts(cores=16, gpus=("H100", "H100"), torch="2.15.0")
 RUN = Path("/runs/tale")
 
 
@@ -62,6 +62,6 @@ def test_cuda_on_a_machine_without_a_gpu_is_refused() -> None:
 
 
 def test_a_machine_without_torch_says_how_to_get_it() -> None:
-    bare = Facts(cores=2, memory=2**33, gpus=(), torch=None)
+    bare = Facts(cores=2, gpus=(), torch=None)
     with pytest.raises(MissingExtra, match=r"pip install 'stoker\[train\]'"):
         submission(spec(), bare, RUN)

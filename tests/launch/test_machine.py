@@ -8,7 +8,6 @@ from stoker.launch import machine
 def test_the_facts_of_this_machine_make_sense() -> None:
     facts = machine.facts()
     assert 1 <= facts.cores <= (os.cpu_count() or 1)
-    assert facts.memory > 2**28
     assert facts.torch is not None
 
 

@@ -197,3 +197,20 @@ def test_other_data_in_the_place_of_the_runs_data_fails(run: FakeRun) -> None:
     path = run.dir.path / "data.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"key": "other"}))
     assert "holds other data" in audit(run.dir).problems[0]
+
+
+def test_a_step_of_another_size_than_the_batch_fails(run: FakeRun) -> None:
+    ids = np.concatenate([batch(seed=1, samples=run.samples, sequences=SEQUENCES, step=step) for step in (1, 2, 3)])
+    with Ledger(run.dir.ledger, attempt=1, rank=0, world=1, start=0) as ledger:
+        for step, (start, stop) in enumerate([(0, 10), (10, 19), (19, 30)], start=1):
+            ledger.record(step, ids[start:stop], run.tokens.train.read(ids[start:stop], LENGTH))
+    assert audit(run.dir).problems == [
+        "step 2 used 9 samples instead of 10",
+        "step 3 used 11 samples instead of 10",
+    ]
+
+
+def test_a_ledger_that_ends_before_its_run_did_fails(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=4)
+    run.done(5)
+    assert audit(run.dir).problems == ["the run ended at step 5, and the ledger at step 4"]

@@ -85,3 +85,9 @@ def test_an_unknown_run_names_the_nearest(run: RunDir, tmp_path: Path) -> None:
         find("xyz", tmp_path)
     with pytest.raises(UserError, match="Start one with: stoker train"):
         find("tale", tmp_path / "empty")
+
+
+def test_a_loss_that_was_not_finite_is_none_and_hides_no_older_one(run: RunDir) -> None:
+    run.add_metrics({"step": 50, "time": time.time(), "loss": None, "val_loss": None, "grad_norm": None})
+    seen = view(run)
+    assert (seen.step, seen.loss, seen.val_loss) == (50, None, None)

@@ -60,3 +60,9 @@ def test_where_the_data_lies_is_left_to_its_content_key() -> None:
     found = difference(load(None, BASE).spec, load(None, [*BASE, "data=/elsewhere", "data.tokenizer=gpt2"]).spec)
     assert set(found.data) == {"data.path", "data.tokenizer"}
     assert not found.refused
+
+
+def test_what_a_variable_of_the_environment_holds_is_never_shown() -> None:
+    old, new = load(None, [*BASE, "env.KEY=hunter2"]).spec, load(None, [*BASE, "env.KEY=swordfish"]).spec
+    assert difference(old, new).refused == {"env.KEY": ("…", "…")}
+    assert difference(old, load(None, BASE).spec).refused == {"env.KEY": ("…", None)}

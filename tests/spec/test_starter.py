@@ -78,3 +78,29 @@ def test_a_run_file_inside_its_own_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x" * 1000)
     with pytest.raises(UserError, match="inside its data"):
         starter(look([str(tmp_path)]), tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("books", "books"),
+        ("books/", "books"),
+        ("books/*.txt", "books"),
+        ("books/**/*.txt", "books"),
+        ("books/a long story.txt", "a-long-story"),
+        ("pile.jsonl.zst", "pile"),
+        ("books.v1.2", "books.v1.2"),
+        ("2024", "2024"),
+        ("true.txt", "true"),
+        ("книги", "run"),
+    ],
+)
+def test_a_run_is_named_after_its_data_wherever_its_file_lies(tmp_path: Path, place: str, name: str) -> None:
+    for folder in ("books", "books.v1.2", "2024", "книги"):
+        (tmp_path / folder).mkdir()
+    for file in ("books/a long story.txt", "pile.jsonl.zst", "true.txt"):
+        (tmp_path / file).write_text("x")
+    seen = Seen(paths=[tmp_path / place], files=1, formats=["text"], bytes=4000, tokens=1000)
+    assert started(seen, tmp_path).name == name
+    first = next(line for line in (tmp_path / "run.yaml").read_text().splitlines() if line and line[0] != "#")
+    assert first.startswith("name: ")

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from stoker import api
-from stoker.data.ledger import next_attempt
 from stoker.rundir import RunDir
 from stoker.spec.contract import ENV_ATTEMPT
 from stoker.spec.load import load
@@ -34,7 +33,7 @@ def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     def train(*words: str, code: int = 0) -> RunDir:
         opened = api.open_run(load(None, [f"data={tokens}", *TINY, *words]).spec, runs=tmp_path / "here")
-        attempt = next_attempt(opened.run.ledger)
+        attempt = opened.run.next_attempt()
         alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, ENV_ATTEMPT: attempt}
         for name, value in {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
             monkeypatch.setenv(name, str(value))

@@ -183,3 +183,34 @@ def test_a_run_goes_back_to_a_step_and_trains_from_there_again(worker) -> None:
     assert audit(run).ok
     worker(*words, "until.steps=9", "checkpoint.resume=5", code=2)
     assert "no checkpoint of that step" in run.exit().reason
+
+
+def test_a_run_that_goes_on_after_a_short_last_step_still_uses_every_sample_once(worker) -> None:
+    words = ["batch.sequences=300", "batch.micro=75", "batch.length=16", "until.epochs=1"]
+    run = worker(*words)
+    short = run.saved()[-1].manifest["state"]["progress"]
+    assert short["drawn"] < short["step"] * 300, "the last step must be a short one for this to say anything"
+    worker(*words, "until.epochs=2", "optim.horizon=100")
+    found = audit(run)
+    assert (found.ok, found.epochs, found.problems) == (True, 2, [])
+
+
+def test_a_schedule_that_has_come_to_its_end_says_so_when_the_run_goes_on(worker) -> None:
+    worker("until.steps=4")
+    run = worker("until.steps=6")
+    notes = [event["text"] for event in run.events() if event["kind"] == "note"]
+    assert notes == [
+        "the learning rate has come to its end after 4 steps and stays at 0; optim.horizon=6 lays it out anew"
+    ]
+
+
+def test_a_run_none_of_whose_steps_could_be_applied_has_failed(worker) -> None:
+    run = worker("precision=fp16", "model.init_std=50", "until.steps=3", code=3)
+    assert "every step was skipped" in run.exit().reason
+
+
+def test_a_compiled_run_gives_the_losses_of_an_uncompiled_one(worker) -> None:
+    plain = [record["loss"] for record in worker("name=plain", "until.steps=5", "compile=false").metrics()]
+    compiled = worker("name=compiled", "until.steps=3", "compile=true")
+    worker("name=compiled", "until.steps=5", "optim.horizon=5", "compile=true")
+    assert [record["loss"] for record in compiled.metrics()] == pytest.approx(plain, rel=1e-3)

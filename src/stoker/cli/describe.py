@@ -1,5 +1,7 @@
 """A run in words: what it will do, what happens to it, how it ended."""
 
+import shlex
+
 from stoker import api
 from stoker.cli import output
 from stoker.launch.backend import Submission
@@ -24,7 +26,7 @@ def plan(spec: RunSpec, submission: Submission, run: RunDir) -> Rows:
     size = f", {output.number(sizes.parameters(model, vocab))} parameters" if vocab else ""
     return [
         ("run", f"{run.path} ({_fate(run)})"),
-        ("model", f"{model.family}, {model.layers} layers of width {model.width}{size}"),
+        ("model", f"{model.family}, {model.layers} layer{'s' * (model.layers != 1)} of width {model.width}{size}"),
         ("data", ", ".join(paths)),
         ("batch", f"{batch.sequences} × {batch.length} = {batch.sequences * batch.length:,} tokens a step"),
         ("workers", f"{submission.workers} on {submission.device}, {work}"),
@@ -40,14 +42,15 @@ def _fate(run: RunDir) -> str:
 
 def goal(opened: api.Opened) -> Rows:
     """What the data adds to the plan."""
-    spec, tokens, steps = opened.spec, opened.tokens, opened.derived.steps
+    spec, tokens, derived = opened.spec, opened.tokens, opened.derived
     held_out = f", {output.number(tokens.validation.tokens)} held out" if tokens.validation.tokens else ""
     parameters = output.number(sizes.parameters(spec.model, spec.model.vocab or tokens.vocab))
     end = []
-    if steps:
-        epochs = steps * spec.batch.sequences / tokens.train.samples(spec.batch.length)
-        end.append(f"{steps:,} steps = {output.number(steps * opened.derived.tokens_per_step)} tokens")
-        end.append(f"{epochs:.3g} times through the data")
+    if derived.steps and derived.positions:
+        epochs = f"{derived.positions / tokens.train.samples(spec.batch.length):.3g}"
+        steps = f"{derived.steps:,} step{'s' * (derived.steps != 1)}"
+        end.append(f"{steps} = {output.number(derived.positions * spec.batch.length)} tokens")
+        end.append(f"{epochs} time{'s' * (epochs != '1')} through the data")
     if spec.until.time:
         end.append(f"at most {output.duration(spec.until.time)}")
     return [
@@ -83,10 +86,17 @@ def ending(run: RunDir, exit: Exit, *, seconds: float) -> Rows:
     rows = [("state", f"{exit.state} at step {now.step}: {output.printable(exit.reason)}")]
     if losses:
         held_out = f"; {now.val_loss:.4f} on held-out text" if now.val_loss is not None else ""
-        rows.append(("loss", f"{losses[0]:.4f} -> {losses[-1]:.4f}{held_out}"))
+        rows.append(("loss", f"{output.measured(losses[0])} -> {output.measured(losses[-1])}{held_out}"))
     speed = f", {output.number(now.tokens_per_second)} tokens/s" if now.tokens_per_second else ""
     rows.append(("time", f"{output.duration(seconds)}{speed}"))
     samples = [record["text"] for record in run.events() if record["kind"] == "sample"]
     if exit.state == "done" and samples:
         rows.append(("sample", output.printable(samples[-1]).strip().replace("\n", "\n" + " " * output.INDENT)))
-    return [*rows, ("folder", str(run.path)), ("next", f"stoker status {run.path}  ·  stoker audit {run.path}")]
+    return [*rows, ("folder", str(run.path)), ("next", _next(run, exit))]
+
+
+def _next(run: RunDir, exit: Exit) -> str:
+    if exit.state == "paused":
+        return exit.remedy or "run the same command again: it goes on"
+    path = shlex.quote(str(run.path))
+    return f"stoker status {path}  ·  stoker audit {path}"

@@ -38,6 +38,11 @@ def loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
+def measured(value: float | None) -> str:
+    """A loss as metrics.jsonl has it: null is one that was NaN or infinite."""
+    return "not finite" if value is None else f"{value:.4f}"
+
+
 def printable(text: str) -> str:
     """Text from elsewhere, without what could move the cursor or change a terminal's colours."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from stoker.cli import output
 from stoker.cli.progress import preparing
 from stoker.data.prepare import prepare as make
 from stoker.spec import contract
+from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import Data
 
@@ -28,6 +30,8 @@ def prepare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(args: argparse.Namespace) -> int:
+    if args.workers is not None and args.workers < 1:
+        raise UserError(f"--workers is {args.workers}", remedy="Give 1 or more, or leave it out for one a core")
     data = _data(args)
     began = time.monotonic()
     with preparing() as progress:
@@ -40,7 +44,7 @@ def prepare(args: argparse.Namespace) -> int:
         ("tokenizer", f"{tokens.vocab:,} tokens"),
         ("time", output.duration(time.monotonic() - began)),
         ("folder", str(args.out.absolute())),
-        ("next", f"stoker train data={args.out} until.steps=1000"),
+        ("next", f"stoker init {shlex.quote(str(args.out))}"),
     ]
     print(output.pairs(rows))
     return contract.EXIT_DONE

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from stoker.cli.output import duration, number, size
+from stoker.cli.output import duration, measured, number, size
 from stoker.data import prepare
 from stoker.rundir import Record
 
@@ -137,9 +137,9 @@ def _prepared(state: prepare.Progress) -> str:
 
 
 def _figures(record: Record, left: float | None) -> str:
-    parts = [f"loss {record['loss']:.4f}"] if "loss" in record else []
+    parts = [f"loss {measured(record['loss'])}"] if "loss" in record else []
     if "val_loss" in record:
-        parts.append(f"val {record['val_loss']:.4f}")
+        parts.append(f"val {measured(record['val_loss'])}")
     if record.get("tokens_per_second"):
         parts.append(f"{number(record['tokens_per_second'])} tokens/s")
     if left is not None:

@@ -1,6 +1,7 @@
 """The verbs about run files: schema, explain, init, presets."""
 
 import json
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -77,7 +78,7 @@ def init(args: Namespace) -> int:
         raise UserError(f"cannot write {out}: {e.strerror}", remedy="Choose another place with -o FILE") from e
     spec = load(out, []).spec
     print(f"wrote {out}: {spec.until.steps} steps of {spec.batch.sequences} x {spec.batch.length} tokens")
-    print(f"next: stoker train {out}")
+    print(f"next: stoker train {shlex.quote(str(out))}")
     return 0
 
 

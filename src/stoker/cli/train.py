@@ -45,6 +45,7 @@ def train(args: argparse.Namespace) -> int:
         print(output.pairs([("command", " ".join(submission.argv))]))
         return contract.EXIT_DONE
     with Interrupts() as interrupts:
+        watcher = _Watcher(run, interrupts)  # before anything is done, so that it sees all of it
         with preparing() as progress:
             opened = api.open_run(spec, runs=args.runs, progress=progress)
         if opened.done:
@@ -53,7 +54,7 @@ def train(args: argparse.Namespace) -> int:
         print(output.pairs(describe.goal(opened)), flush=True)
         interrupts.hold()
         began = time.monotonic()
-        code = _follow(opened, submission, interrupts)
+        code = _follow(opened, submission, watcher)
         return _end(run, code, interrupts, seconds=time.monotonic() - began)
 
 
@@ -66,9 +67,8 @@ def _file_and_words(words: list[str]) -> tuple[Path | None, list[str]]:
     return Path(files[0]) if files else None, [word for word in words if word not in files]
 
 
-def _follow(opened: api.Opened, submission: Submission, interrupts: Interrupts) -> int:
+def _follow(opened: api.Opened, submission: Submission, watcher: "_Watcher") -> int:
     """Show what the run writes down until it has ended; returns the supervisor's exit code."""
-    watcher = _Watcher(opened.run, interrupts)  # before the start, so that it sees all of it
     running = api.submit(submission)
     with display(steps=opened.derived.steps, step=view(opened.run).checkpoint or 0) as screen:
         return api.follow(running, lambda: watcher.look(running, screen))

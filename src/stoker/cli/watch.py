@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,9 +13,11 @@ from stoker.observe.logs import LogView, ranks
 from stoker.observe.runs import RunView, all_runs, find, view
 from stoker.rundir import RunDir
 from stoker.spec import contract
-from stoker.spec.errors import UserError
+from stoker.spec.errors import RunFailed, UserError
 
 POLL = 0.2  # seconds between two looks at the run
+WORD = 10.0  # seconds between two words of a command that waits
+PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes, then ends its workers
 
 
 def status_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +64,7 @@ def _details(one: RunView) -> list[tuple[str, str]]:
         rows.append(("left", output.duration(one.seconds_left)))
     rows.append(("checkpoint", "none yet" if one.checkpoint is None else f"step {one.checkpoint}"))
     rows.append(("restarts", str(one.restarts)))
-    if one.state == "interrupted":
+    if one.state in ("paused", "interrupted") and not one.remedy:
         rows.append(("go on", "run the same stoker train command again"))
     return [*rows, ("folder", one.folder)]
 
@@ -81,6 +84,8 @@ def logs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def logs(args: argparse.Namespace) -> int:
+    if args.tail is not None and args.tail < 0:
+        raise UserError(f"--tail is {args.tail}", remedy="Give the number of lines, such as --tail 20")
     run = find(args.run, args.runs)
     logs = LogView(run, rank=None if args.all else args.rank, tail=args.tail)
     if not ranks(run) and not args.follow:
@@ -107,10 +112,30 @@ def stop(args: argparse.Namespace) -> int:
         print(f"run '{run.name}' is not running ({view(run).state})")
         return contract.EXIT_DONE
     print(f"asked run '{run.name}' to save and end …", flush=True)
-    while run.holder() is not None:
-        time.sleep(POLL)
+    await_end(run)
     print(_how_it_ended(run))
     return contract.EXIT_DONE
+
+
+def await_end(run: RunDir, *, word: float = WORD, patience: float = PATIENCE) -> None:
+    """Wait for a run that was asked to end, with a line every `word` seconds."""
+    began, said = time.monotonic(), 0.0
+    while holder := run.holder():
+        waited = time.monotonic() - began
+        if waited > patience:
+            raise RunFailed(
+                f"run '{run.name}' has not ended in {output.duration(waited)}",
+                remedy=f"End it without a save with: kill -9 {holder['pid']}; the same stoker train command then goes "
+                "on from its last checkpoint",
+            )
+        if waited - said >= word:
+            said = waited
+            print(
+                f"waiting for its workers to save ({output.duration(waited)}); "
+                f"to end it without: stoker stop {shlex.quote(str(run.path))}",
+                flush=True,
+            )
+        time.sleep(min(POLL, word))
 
 
 def _how_it_ended(run: RunDir) -> str:
@@ -118,7 +143,8 @@ def _how_it_ended(run: RunDir) -> str:
     if exit is None:
         return f"run '{run.name}' has ended without a word; its last checkpoint is of step {view(run).checkpoint}"
     at = f" at step {exit.step}" if exit.step is not None else ""
-    return f"run '{run.name}' is {exit.state}{at}: {exit.reason}"
+    further = "; the same stoker train command goes on" if exit.state == "paused" else ""
+    return f"run '{run.name}' is {exit.state}{at}: {exit.reason}{further}"
 
 
 def _runs_argument(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
 """The files of a data set: which they are, what is in them, and whether they can be read."""
 
+import fnmatch
 import glob
 import hashlib
 import json
@@ -50,6 +51,22 @@ def discover(paths: str | Sequence[str]) -> list[tuple[Path, str]]:
     return list(found.items())
 
 
+def is_there(word: str) -> bool:
+    """Whether a file, a folder or a glob means anything at all by now."""
+    path = _place(word)
+    return path.exists() or (glob.has_magic(word) and any(glob.iglob(str(path), recursive=True)))
+
+
+def covers(word: str, file: Path) -> bool:
+    """Whether `discover` would find a file, there or not yet, by a folder or a glob."""
+    path, file = _place(word), Path(os.path.abspath(file))
+    if path.is_file():
+        return False
+    if path.is_dir() or not glob.has_magic(word):
+        return _is_below(file.resolve(), path.resolve())
+    return any(_fits(path.parts, place.parts) and _is_below(file, place) for place in (file, *file.parents))
+
+
 def fingerprint(
     found: list[tuple[Path, str]], *, cache: Path, threads: int, progress: Callable[[int, int], None]
 ) -> list[DataFile]:
@@ -71,7 +88,7 @@ def fingerprint(
 
 
 def _matches(word: str) -> Iterator[tuple[Path, str]]:
-    path = Path(os.path.abspath(os.path.expanduser(word)))
+    path = _place(word)
     if path.is_dir():
         yield from _walk(path, path)
     elif path.is_file():
@@ -85,6 +102,10 @@ def _matches(word: str) -> Iterator[tuple[Path, str]]:
         raise UserError(
             f"{word} does not exist", remedy="Check data.path: a file, a folder or a glob such as 'books/*.txt'"
         )
+
+
+def _place(word: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(word)))
 
 
 def _walk(path: Path, base: Path) -> Iterator[tuple[Path, str]]:
@@ -106,6 +127,25 @@ def _fixed_part(pattern: Path) -> Path:
             break
         parts.append(part)
     return Path(*parts)
+
+
+def _is_below(file: Path, folder: Path) -> bool:
+    """As `_walk` sees it: hidden folders and files are left out."""
+    return file.is_relative_to(folder) and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    """The rules of glob.glob, for a path that need not be there."""
+    if not pattern:
+        return not parts
+    first, *rest = pattern
+    if first == "**" and _fits(rest, parts):
+        return True
+    if not parts or (parts[0].startswith(".") and not first.startswith(".")):
+        return False
+    if first == "**":
+        return _fits(pattern, parts[1:])
+    return fnmatch.fnmatchcase(parts[0], first) and _fits(rest, parts[1:])
 
 
 def _inspect(path: Path, name: str, known: Known | None) -> DataFile:

@@ -77,10 +77,6 @@ def token_hash(tokens: NDArray[np.int64]) -> str:
     return hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
 
 
-def next_attempt(folder: Path) -> int:
-    return 1 + max((attempt for attempt, _, _ in _files(folder)), default=0)
-
-
 def read(folder: Path) -> list[AttemptLedger]:
     """The attempts in order. One whose ranks died before they wrote a header did nothing, and is left out."""
     attempts: dict[int, AttemptLedger] = {}

@@ -23,9 +23,21 @@ def sample_ids(*, seed: int, samples: int, start: int, stop: int) -> NDArray[np.
     return np.concatenate(parts)
 
 
-def batch(*, seed: int, samples: int, sequences: int, step: int, positions: int | None = None) -> NDArray[np.int64]:
-    """The samples of a step; the first step is 1. A run that draws `positions` in all may end with a short step."""
-    start, stop = (step - 1) * sequences, step * sequences
+def batch(
+    *,
+    seed: int,
+    samples: int,
+    sequences: int,
+    step: int,
+    positions: int | None = None,
+    since: tuple[int, int] = (0, 0),
+) -> NDArray[np.int64]:
+    """The samples of a step; the first step is 1. A run that draws `positions` in all may end with a short step.
+
+    `since` is a step and the positions drawn up to it: a run may have gone on after a short step.
+    """
+    start = since[1] + (step - 1 - since[0]) * sequences
+    stop = start + sequences
     if positions is not None:
         start, stop = min(start, positions), min(stop, positions)
     return sample_ids(seed=seed, samples=samples, start=start, stop=stop)
@@ -35,9 +47,7 @@ def _permute(places: NDArray[np.uint64], samples: int, keys: NDArray[np.uint64])
     bits = max(2, (samples - 1).bit_length())
     ids = _feistel(places, bits, keys)
     outside = ids >= samples
-    while (
-        outside.any()
-    ):  # the domain is less than twice the samples (four for one), so half of the walkers land each time
+    while outside.any():  # fewer than half of the domain (of four, for one sample) lie outside: few walk on twice
         ids[outside] = _feistel(ids[outside], bits, keys)
         outside = ids >= samples
     return ids.astype(np.int64)

@@ -13,8 +13,6 @@ class Facts:
     """What a place has."""
 
     cores: int
-    memory: int
-    """Bytes."""
     gpus: tuple[str, ...]
     """Names of the GPUs that a worker can use, one each."""
     torch: str | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.launch import machine
-from stoker.spec.host import lacks_compiler, native_bf16
+from stoker.spec.host import lacks_compiler, memory, native_bf16
 
 PARTS = ("torch", "numpy", "pyarrow", "tokenizers", "tensorboard")
 GIB = 2**30
@@ -53,7 +53,7 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    bytes = machine.memory()
+    bytes = memory()
     enough = bytes >= LEAST_MEMORY
     remedy = "" if enough else "Small models only: lower batch.micro"
     return Finding(name="memory", ok=enough, needed=False, found=_gib(bytes), remedy=remedy)

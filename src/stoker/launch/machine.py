@@ -12,7 +12,7 @@ from stoker.launch.backend import Facts
 def facts() -> Facts:
     torch = version("torch")
     usable = torch is not None and "+cpu" not in torch
-    return Facts(cores=cores(), memory=memory(), gpus=visible(gpus()) if usable else (), torch=torch)
+    return Facts(cores=cores(), gpus=visible(gpus()) if usable else (), torch=torch)
 
 
 def version(package: str) -> str | None:
@@ -30,16 +30,6 @@ def cores() -> int:
     except (OSError, ValueError):
         return allowed
     return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
-
-
-def memory() -> int:
-    """Bytes that this process may use."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        return total
-    return total if limit == "max" else min(total, int(limit))
 
 
 def gpus() -> tuple[str, ...]:

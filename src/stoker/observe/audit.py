@@ -57,15 +57,21 @@ def audit(run: RunDir) -> Audit:
         result.complain(str(e))
         return result
     result.attempts = len(attempts)
-    epoch = _Epochs(samples, result)
+    ended = run.exit()
+    epoch = _Epochs(samples, run.spec().batch.sequences, result)
     for step, rank, record in _surviving(attempts, result, done=_is_done(run)):
+        if step != result.steps:
+            epoch.end_step()
         result.steps = step
         result.samples += len(record.samples)
         epoch.add(step, record.samples)
         if _hash(stream, record.samples, length, samples) != record.hash:
             result.mismatched += 1
             result.complain(f"step {step}, rank {rank}: the model was given other tokens than the shards hold")
-    epoch.close(expected=_expected(run, samples))
+    epoch.end_step()
+    epoch.close(whole=_is_done(run) and _ends_with_an_epoch(run, samples))
+    if ended and ended.state != "failed" and ended.step is not None and result.steps < ended.step:
+        result.complain(f"the run ended at step {ended.step}, and the ledger at step {result.steps}")
     return result
 
 
@@ -123,13 +129,16 @@ def _any_left(lines: dict[int, Iterator[LedgerStep]]) -> bool:
 class _Epochs:
     """Cuts the ids into epochs, and counts what is there twice or not at all."""
 
-    def __init__(self, samples: int, result: Audit) -> None:
+    def __init__(self, samples: int, sequences: int, result: Audit) -> None:
         self._result = result
         self._samples = samples
+        self._sequences = sequences
+        self._in_step = 0
         self._seen = np.zeros(samples, dtype=bool)
         self._drawn = 0
 
     def add(self, step: int, ids: NDArray[np.int64]) -> None:
+        self._in_step += len(ids)
         inside = (ids >= 0) & (ids < self._samples)
         if not inside.all():
             self._result.complain(f"step {step}: sample {ids[~inside][0]} does not exist")
@@ -141,16 +150,18 @@ class _Epochs:
             if self._drawn == self._samples:
                 self._end_epoch()
 
-    def close(self, *, expected: int | None) -> None:
-        """`expected` is what a run that is done must have drawn."""
-        if expected is not None and self._result.samples < expected:
-            short = expected - self._result.samples
+    def end_step(self) -> None:
+        """Every step is as large as the batch; only one that ends an epoch, and a run, may be smaller."""
+        size, self._in_step = self._in_step, 0
+        if size not in (0, self._sequences) and not (size < self._sequences and self._drawn == 0):
+            self._result.complain(f"step {self._result.steps} used {size} samples instead of {self._sequences}")
+
+    def close(self, *, whole: bool) -> None:
+        """`whole`: the run is done, and ends where an epoch does."""
+        if whole and self._drawn:
+            short = self._samples - self._drawn
             self._result.missing += short
-            self._result.complain(f"the run is done, but {short} samples were never used")
-        if expected is not None and self._drawn and expected % self._samples == 0:
-            self._result.complain(
-                f"the run is done after whole epochs, but {self._drawn} samples were used beyond them"
-            )
+            self._result.complain(f"the run is done, but {short} samples of its last epoch were never used")
 
     def _draw(self, step: int, part: NDArray[np.int64]) -> None:
         fresh = np.unique(part)
@@ -227,9 +238,10 @@ def _is_done(run: RunDir) -> bool:
     return ended is not None and ended.state == "done"
 
 
-def _expected(run: RunDir, samples: int) -> int | None:
-    """How many samples a run that is done has drawn; unknown while it is not, or where patience may end it early."""
+def _ends_with_an_epoch(run: RunDir, samples: int) -> bool:
+    """Unless `patience` may have ended it before."""
     spec = run.spec()
-    if not _is_done(run) or spec.until.patience:
-        return None
-    return derive(spec, samples=samples).positions
+    epochs = spec.until.epochs
+    if epochs is None or spec.until.patience:
+        return False
+    return derive(spec, samples=samples).positions == epochs * samples

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stoker.spec.keys import flat
+from stoker.spec.keys import ENV, flat
 from stoker.spec.run import RunSpec
 
 MAY_CHANGE = ("on", "until", "checkpoint", "log", "eval", "batch.micro", "optim.horizon")
@@ -11,7 +11,7 @@ Changes = dict[str, tuple[object, object]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Dotted key -> (old value, new value)."""
+    """Dotted key -> (old value, new value), to be shown: what a variable of `env` holds is left out."""
 
     allowed: Changes
     refused: Changes
@@ -24,7 +24,7 @@ def difference(old: RunSpec, new: RunSpec) -> Difference:
     if new.model.vocab is None:
         after["model.vocab"] = before["model.vocab"]  # left out, it is what the tokenizer made it when the run began
     changed = {
-        key: (before.get(key), after.get(key))
+        key: (_shown(key, before.get(key)), _shown(key, after.get(key)))
         for key in before | after
         if key != "name" and before.get(key) != after.get(key)
     }
@@ -32,6 +32,10 @@ def difference(old: RunSpec, new: RunSpec) -> Difference:
     allowed = {key: values for key, values in changed.items() if _may_change(key)}
     refused = {key: values for key, values in changed.items() if key not in data and key not in allowed}
     return Difference(allowed=allowed, refused=refused, data=data)
+
+
+def _shown(key: str, value: object) -> object:
+    return "…" if key.startswith(f"{ENV}.") and value is not None else value
 
 
 def _may_change(key: str) -> bool:

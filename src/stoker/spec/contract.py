@@ -23,9 +23,11 @@ SUPERVISOR_LOG: Final = "supervisor.log"
 TENSORBOARD_DIR: Final = "tb"
 CHECKPOINTS_DIR: Final = "checkpoints"
 
+CHECKPOINT_GLOB: Final = "step-" + "[0-9]" * 9  # a copy that somebody made beside it is not ours to judge or delete
+
 # Inside a checkpoint.
 MANIFEST_FILE: Final = "manifest.json"
 
 # Environment of a worker: torchrun's own names, so that any torchrun script runs unchanged, and ours.
-ENV_RUN_DIR: Final = "STOKER_RUN_DIR"
+ENV_RUN_DIR: Final = "STOKER_RUN_DIR"  # for workers that are not ours: the run directory is theirs too
 ENV_ATTEMPT: Final = "STOKER_ATTEMPT"

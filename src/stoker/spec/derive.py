@@ -18,19 +18,20 @@ class Derived:
     horizon: int
 
 
-def derive(spec: RunSpec, *, samples: int, horizon: int | None = None) -> Derived:
-    """`samples` are those of one epoch; `horizon` is the one the run began with, if it has begun."""
+def derive(spec: RunSpec, *, samples: int, horizon: int | None = None, step: int = 0, drawn: int = 0) -> Derived:
+    """`samples` are those of one epoch. Of a run that has begun: its horizon, its step, the samples it has drawn."""
     sequences, until = spec.batch.sequences, spec.until
     tokens_per_step = sequences * spec.batch.length
     ends = []  # in samples
     if until.steps:
-        ends.append(until.steps * sequences)
+        ends.append(drawn + (until.steps - step) * sequences)
     if until.tokens:
-        ends.append(math.ceil(until.tokens / tokens_per_step) * sequences)
+        left = until.tokens / spec.batch.length - drawn
+        ends.append(drawn + math.ceil(left / sequences) * sequences)
     if until.epochs:
         ends.append(until.epochs * samples)
     positions = min(ends) if ends else None
-    steps = math.ceil(positions / sequences) if positions else None
+    steps = step + math.ceil(max(0, positions - drawn) / sequences) if positions is not None else None
     horizon = spec.optim.horizon or horizon or steps or 0
     warmup = _steps(spec.optim.warmup, horizon)
     if spec.optim.decay is not None:

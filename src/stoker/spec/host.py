@@ -8,6 +8,16 @@ from pathlib import Path
 NATIVE_BF16 = ("amx_bf16", "avx512_bf16")
 
 
+def memory() -> int:
+    """Bytes that this process may use: a container's share is often less than the machine's."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return total
+    return total if limit == "max" else min(total, int(limit))
+
+
 def lacks_compiler() -> str | None:
     """Why torch.compile cannot work here, or None."""
     compiler = os.environ.get("CXX", "g++")  # the one that torch calls, and no other

@@ -66,7 +66,7 @@ def load(file: Path | None, overrides: Sequence[str]) -> Loaded:
         name = _name_of(file)
     else:
         layers = _base(base, Path(), Origin(kind="command line"), ()) if base else []
-        name = _clean(Path(base).stem) if base else "run"
+        name = clean_name(Path(base).stem) if base else "run"
     said: dict[str, list[Said]] = {}
     for one in [*layers, *words]:
         said.setdefault(one.key, []).insert(0, one)
@@ -76,6 +76,11 @@ def load(file: Path | None, overrides: Sequence[str]) -> Loaded:
     except ValidationError as e:
         raise explain_problem(e, {key: (one[0].value, str(one[0].origin)) for key, one in said.items()}, file) from e
     return Loaded(spec=spec, said=_with_defaults(said, spec))
+
+
+def clean_name(name: str) -> str:
+    """The nearest to it that a run can be called."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "run"
 
 
 def _with_defaults(said: dict[str, list[Said]], spec: RunSpec) -> dict[str, list[Said]]:
@@ -245,8 +250,4 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
 
 def _name_of(file: Path) -> str:
     whole = file.absolute()
-    return _clean(whole.parent.name if whole.stem in ("run", "stoker") else whole.stem)
-
-
-def _clean(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "run"
+    return clean_name(whole.parent.name if whole.stem in ("run", "stoker") else whole.stem)

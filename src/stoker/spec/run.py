@@ -208,7 +208,7 @@ class RunSpec(Section):
     log: Log = Log()
     """What is written down."""
     env: dict[str, Text] = {}
-    """Environment variables of the workers."""
+    """Environment variables of the workers: plain values, kept in spec.yaml; not for secrets."""
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -222,6 +222,8 @@ class RunSpec(Section):
                 raise ValueError(
                     f"env.{name} cannot be set in an environment; give it a name without = and text without zero bytes"
                 )
+        if self.until.patience and not (self.eval.every and self.data.validation):
+            raise ValueError("until.patience needs evaluations; set eval.every and data.validation above 0")
         endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
         if endless and self.optim.horizon is None and self.optim.schedule != "constant":
             raise ValueError(

@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from stoker.spec.document import parse_value
 from stoker.spec.errors import UserError
+from stoker.spec.load import clean_name
 from stoker.spec.presets import presets
 from stoker.spec.run import Model
 from stoker.spec.sizes import parameters
@@ -100,9 +103,10 @@ def starter(seen: Seen, out: Path) -> str:
     steps = _round(max(LEAST_STEPS, enough // per_step))
     places = [_quoted(path, out.parent) for path in seen.paths]
     return f"""\
-# Start it with: stoker train {out.name}   (any value can follow as a word: until.steps=100)
-# stoker explain KEY {out.name} says what a key means and where its value comes from.
+# Start it with: stoker train {shlex.quote(out.name)}   (any value can follow as a word: until.steps=100)
+# stoker explain KEY {shlex.quote(out.name)} says what a key means and where its value comes from.
 
+name: {_name(seen.paths[0])}  # of the run, and of its folder under runs/
 model: {tier.model}  # about {_human(size)} parameters; stoker presets shows the others
 
 data:
@@ -215,6 +219,16 @@ def _quoted(path: Path, folder: Path) -> str:
     absolute, home = Path(os.path.abspath(path)), Path(os.path.abspath(folder))
     place = f"./{absolute.relative_to(home)}" if absolute.is_relative_to(home) else str(absolute)
     return json.dumps(place, ensure_ascii=False)
+
+
+def _name(path: Path) -> str:
+    """After the data: ./books, books/*.txt and books.jsonl.gz are all `books`."""
+    place = Path(os.path.abspath(path))
+    while glob.has_magic(place.name) and not place.exists():
+        place = place.parent
+    packed = place.name.removesuffix(".gz").removesuffix(".zst")
+    name = clean_name(place.name if place.is_dir() else Path(packed).stem)
+    return name if isinstance(parse_value(name, ""), str) else json.dumps(name)  # 2024 and true are names here
 
 
 def _describe(seen: Seen) -> str:

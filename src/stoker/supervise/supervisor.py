@@ -43,7 +43,7 @@ def _attempt(
 ) -> Death | None:
     """Run the workers to their end. exit.json tells how that was, when they could write it; else who spoiled it."""
     run.clear_exit()
-    attempt = _next_attempt(run)
+    attempt = run.next_attempt()
     _note(run, "world", attempt=attempt, workers=world, restart=restart)
     environment = environments(
         os.environ, spec.env, run=run, world=world, attempt=attempt, restart=restart, most=spec.on.max_restarts
@@ -100,11 +100,6 @@ def _failed(run: RunDir, death: Death, *, code: int, times: int = 1) -> Exit:
         remedy=f"{hint}Read its log: stoker logs {run.path} --rank {death.rank}",
         rank=death.rank,
     )
-
-
-def _next_attempt(run: RunDir) -> int:
-    """One more than the highest in ledger/: attempt-0001-rank-0000.jsonl"""
-    return 1 + max((int(path.name.split("-")[1]) for path in run.ledger.glob("attempt-*-rank-*.jsonl")), default=0)
 
 
 def _newest_save(run: RunDir) -> int:

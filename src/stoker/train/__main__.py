@@ -38,11 +38,13 @@ def _train(run: RunDir, me: dist.Ranks, signals: Signals) -> Exit:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when `deterministic` asks for it
     place = device(run.spec().on.device, local_rank=me.local_rank, local_world=int(os.environ["LOCAL_WORLD_SIZE"]))
     dist.connect(me, place.backend)
-    trainer = Trainer(run, me, place, signals)
     try:
-        return trainer.train()
+        trainer = Trainer(run, me, place, signals)
+        try:
+            return trainer.train()
+        finally:
+            trainer.close()
     finally:
-        trainer.close()
         dist.disconnect()
 
 

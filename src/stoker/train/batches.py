@@ -30,9 +30,18 @@ class Batch:
 
 class Batches:
     def __init__(
-        self, split: Split, me: Ranks, *, seed: int, sequences: int, length: int, rows: int, positions: int | None
+        self,
+        split: Split,
+        me: Ranks,
+        *,
+        seed: int,
+        sequences: int,
+        length: int,
+        rows: int,
+        positions: int | None,
+        since: tuple[int, int],
     ) -> None:
-        self.split, self.me = split, me
+        self.split, self.me, self.since = split, me, since
         self.seed, self.sequences, self.length, self.rows, self.positions = seed, sequences, length, rows, positions
         self.samples = split.samples(length)
         self.waited_s = 0.0
@@ -51,7 +60,12 @@ class Batches:
 
     def read(self, step: int) -> Batch:
         ids = order.batch(
-            seed=self.seed, samples=self.samples, sequences=self.sequences, step=step, positions=self.positions
+            seed=self.seed,
+            samples=self.samples,
+            sequences=self.sequences,
+            step=step,
+            positions=self.positions,
+            since=self.since,
         )
         mine = share(len(ids), rank=self.me.rank, world=self.me.world)
         samples = ids[mine.start : mine.stop]

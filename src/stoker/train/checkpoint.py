@@ -21,12 +21,12 @@ from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.run import Checkpoint
 from stoker.train.dist import Ranks, from_first
+from stoker.train.reader import CheckpointReader
 
 Tensors = dict[str, Any]  # nested dicts of tensors, as torch.distributed.checkpoint takes them
 
 SHARE_OF_TIME = 0.01  # what `every: auto` may cost
 SHORTEST_INTERVAL_S = 60.0
-OURS = "step-" + "[0-9]" * 9  # a copy that somebody made beside it is not ours to judge or to delete
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ class Checkpoints:
             return None
         saved = next(s for s in self.run.saved() if s.step == step)
         self._newest = saved.step
-        load(tensors, checkpoint_id=saved.path, process_group=self._group)
+        load(tensors, storage_reader=CheckpointReader(saved.path), process_group=self._group)
         return saved
 
     def close(self) -> None:
@@ -115,13 +115,15 @@ class Checkpoints:
         self._writer.shutdown(wait=True)
 
     def _choose(self) -> int | None:
-        for path in self.run.checkpoints.glob(OURS):
+        for path in self.run.checkpoints.glob(contract.CHECKPOINT_GLOB):
             if not (path / contract.MANIFEST_FILE).exists():
                 shutil.rmtree(path, ignore_errors=True)  # a save that was cut off
         if self.plan.resume != "auto":
             self._go_back(self.plan.resume)
-        for manifest in sorted(self.run.checkpoints.glob(f"{OURS}/{contract.MANIFEST_FILE}"), reverse=True):
-            path = manifest.parent
+        whole = [
+            p for p in self.run.checkpoints.glob(contract.CHECKPOINT_GLOB) if (p / contract.MANIFEST_FILE).exists()
+        ]
+        for path in sorted(whole, reverse=True):
             step, damage = int(path.name.removeprefix("step-")), _damage(path)
             if damage is None:
                 return step

@@ -19,19 +19,28 @@ ROOM = 0.8  # of the memory: the rest is the allocator's, the collectives' and t
 class Choices:
     precision: Precision
     compile: bool
+    micro: int
+    """Sequences a worker runs at once, at most."""
+
+    def keep(self, before: "Choices", *, same_world: bool) -> "Choices":
+        """What was chosen when the run began still holds, as far as this machine can do it."""
+        return Choices(
+            precision=before.precision,
+            compile=before.compile and lacks_compiler() is None,
+            micro=min(before.micro, self.micro) if same_world else self.micro,
+        )
 
 
-def choose(spec: RunSpec, device: Device, *, steps: int | None) -> tuple[Choices, str | None]:
+def choose(spec: RunSpec, device: Device, *, steps: int | None) -> tuple[Choices, list[str]]:
     """The choices, and a word to the user where one of them is less than he might hope for."""
     precision = spec.precision
     if precision == "auto":
         precision = "bf16" if device.native_bf16 else "fp32"
-    if spec.compile is False:
-        return Choices(precision=precision, compile=False), None
-    if lacking := lacks_compiler():
-        return Choices(precision=precision, compile=False), f"training runs without compile: {lacking}"
-    worth_it = spec.compile is True or _pays(spec, device, steps)
-    return Choices(precision=precision, compile=worth_it), None
+    micro = largest_micro_batch(spec, device, precision)
+    lacking = lacks_compiler() if spec.compile else None
+    compiled = spec.compile is True or (spec.compile == "auto" and _pays(spec, device, steps))
+    notes = [f"training runs without compile: {lacking}"] if lacking else []
+    return Choices(precision=precision, compile=compiled and not lacking, micro=micro), notes
 
 
 def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision) -> int:

@@ -16,7 +16,7 @@ from stoker.spec.derive import derive, micro_batches, share
 from stoker.spec.errors import RunFailed, SavedForLater, UserError
 from stoker.train.batches import Batch, Batches
 from stoker.train.checkpoint import Checkpoints
-from stoker.train.choices import Choices, choose, largest_micro_batch, vocabulary
+from stoker.train.choices import Choices, choose, vocabulary
 from stoker.train.devices import Device
 from stoker.train.dist import Ranks, Word, agree, total
 from stoker.train.engine import Engine
@@ -37,6 +37,8 @@ class State:
     """Steps applied: what the learning rate counts."""
     skipped: int = 0
     tokens: int = 0
+    drawn: int = 0
+    """Samples used: what the order of samples counts. The last step of an epoch-bound run may be short."""
     best_loss: float | None = None
     best_step: int | None = None
     evaluations_without_gain: int = 0
@@ -50,9 +52,7 @@ class Trainer:
         self.engine = Engine(spec, me, device)
         self.checkpoints = Checkpoints(run, me, spec.checkpoint)
         self._begin()
-        accumulation, micro = micro_batches(
-            spec.batch.sequences, world=me.world, most=largest_micro_batch(spec, device, self.choices.precision)
-        )
+        accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
         self.engine.settle(self.choices, accumulation=accumulation, micro=micro)
         if self._resumed:
             self.engine.loss_scale.restore(self._resumed["loss_scale"])
@@ -65,6 +65,7 @@ class Trainer:
             length=spec.batch.length,
             rows=accumulation * micro,
             positions=self.derived.positions,
+            since=(self.state.step, self.state.drawn),
         )
         self.ledger = Ledger(run.ledger, attempt=me.attempt, rank=me.rank, world=me.world, start=self.state.step)
         peak = chips.peak_flops(device.chip, self.choices.precision)
@@ -98,6 +99,10 @@ class Trainer:
                 self._save()
             self.checkpoints.settle(wait=False)
         self._save_now()
+        if self.state.step and not self.state.updates:
+            raise RunFailed(
+                "every step was skipped: no gradient was finite", remedy="Lower optim.lr, or set precision: bf16"
+            )
         if self.me.first:
             self._finish()
         return Exit(state="done", code=contract.EXIT_DONE, step=self.state.step, reason=self._why_done())
@@ -115,32 +120,50 @@ class Trainer:
         saved = self.checkpoints.load(self.engine.tensors())
         samples = self.tokens.train.samples(self.spec.batch.length)
         self._resumed: Record | None = saved.manifest["state"] if saved else None
-        kept = dict(self._resumed or {})
-        self.derived = derive(self.spec, samples=samples, horizon=kept.get("horizon"))
-        self.choices, self.note = choose(self.spec, self.device, steps=self.derived.steps)
-        if self._resumed:
-            before = Choices(**kept["choices"])
-            self.choices = Choices(precision=before.precision, compile=before.compile and not self.note)
-            self.state = State(**kept["progress"])
-        else:
-            self.state = State()
+        kept = self._resumed or {}
+        self.state = State(**kept.get("progress", {}))
+        self.derived = derive(
+            self.spec,
+            samples=samples,
+            horizon=kept.get("horizon"),
+            step=self.state.step,
+            drawn=self.state.drawn,
+        )
+        self.choices, self.notes = choose(self.spec, self.device, steps=self.derived.steps)
+        if saved:
+            same_world = saved.manifest["world"] == self.me.world
+            self.choices = self.choices.keep(Choices(**kept["choices"]), same_world=same_world)
+        self._note_what_will_not_happen()
+
+    def _note_what_will_not_happen(self) -> None:
+        optim, horizon = self.spec.optim, self.derived.horizon
+        if optim.schedule != "constant" and 0 < horizon <= self.state.updates and not self._finished():
+            rate = learning_rate(optim, self.derived, self.state.updates + 1)
+            self.notes.append(
+                f"the learning rate has come to its end after {horizon} steps and stays at {rate:.3g}; "
+                f"optim.horizon={self.derived.steps} lays it out anew"
+            )
+        held_out = self.tokens.validation
+        if self.spec.data.validation and held_out.samples(self.spec.batch.length) == 0:
+            self.notes.append(
+                f"no evaluation: {held_out.tokens} tokens are held out, less than one sequence; raise data.validation"
+            )
 
     def _announce(self) -> None:
         if not self.me.first:
             return
-        if self.note:
-            self.run.add_event("note", rank=0, text=self.note)
+        for note in self.notes:
+            self.run.add_event("note", rank=0, text=note)
         self.run.add_event(
             "started",
             rank=0,
             attempt=self.me.attempt,
             world=self.me.world,
             chip=self.device.chip,
-            micro=self.engine.micro,
             accumulation=self.engine.accumulation,
             parameters=sum(p.numel() for p in self.engine.parameters),
             **asdict(self.derived),
-            **asdict(self.choices),
+            **asdict(replace(self.choices, micro=self.engine.micro)),
         )
         if self._resumed:
             self.run.add_event("resumed", rank=0, step=self.state.step, attempt=self.me.attempt)
@@ -165,15 +188,17 @@ class Trainer:
             updates=self.state.updates + applied,
             skipped=self.state.skipped + (not applied),
             tokens=self.state.tokens + targets,
+            drawn=self.state.drawn + targets // spec.batch.length,
         )
         self.meter.step(tokens=targets, sequences=targets // spec.batch.length)
         last = self._finished()
-        evaluate = last or (spec.eval.every > 0 and step % spec.eval.every == 0)
+        scheduled = spec.eval.every > 0 and step % spec.eval.every == 0
+        evaluate = last or scheduled
         if not (step == 1 or step % spec.log.every == 0 or evaluate):
             return False
         record: Record = {"step": step, "time": time.time(), "loss": total(float(loss_sum)) / targets, "lr": rate}
         record |= {"grad_norm": norm, "tokens": self.state.tokens, **self.meter.read(waited_s=self.batches.waited_s)}
-        best = self._evaluate(record) if evaluate else False
+        best = self._evaluate(record, scheduled=scheduled) if evaluate else False
         self._log(record, batch)
         self.meter.restart(waited_s=self.batches.waited_s)
         return best
@@ -193,8 +218,11 @@ class Trainer:
         if self.tensorboard:
             self.tensorboard.add(record)
 
-    def _evaluate(self, record: Record) -> bool:
-        """Add the loss on the same held-out sequences each time; True when it is the best so far."""
+    def _evaluate(self, record: Record, *, scheduled: bool) -> bool:
+        """Add the loss on the same held-out sequences each time; True when it is the best so far.
+
+        The one at the end of a run is beside the schedule: it tries nobody's patience, should the run go on.
+        """
         length = self.spec.batch.length
         there = self.tokens.validation.samples(length)
         if there == 0:
@@ -213,7 +241,7 @@ class Trainer:
         best = self.state.best_loss is None or loss < self.state.best_loss
         if best:
             self.state = replace(self.state, best_loss=loss, best_step=self.state.step, evaluations_without_gain=0)
-        else:
+        elif scheduled:
             self.state = replace(self.state, evaluations_without_gain=self.state.evaluations_without_gain + 1)
         return best
 

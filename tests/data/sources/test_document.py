@@ -1,7 +1,10 @@
 import itertools
 import random
 
-from stoker.data.sources.document import PIECE, cut
+import pytest
+
+from stoker.data.sources.document import PIECE, BadRecords, cut
+from stoker.spec.errors import UserError
 
 
 def test_pieces_of_a_document_join_to_the_whole_and_the_last_says_so() -> None:
@@ -28,3 +31,11 @@ def test_pieces_end_between_a_word_and_a_line_end_when_there_is_such_a_place() -
 
 def test_a_short_document_is_one_piece() -> None:
     assert list(cut("hello")) == [("hello", True)]
+
+
+def test_the_remedy_for_a_bad_record_holds_for_every_verb() -> None:
+    with pytest.raises(UserError) as caught:
+        BadRecords(skip=False).add("a.jsonl, line 3:", "is not JSON", remedy="Mend it")
+    assert caught.value.remedy == (
+        "Mend it, or to leave such records out set data.skip_bad=true (stoker prepare: --skip-bad)"
+    )

@@ -39,7 +39,10 @@ class BadRecords:
 
     def add(self, where: str, problem: object, *, remedy: str) -> None:
         if not self._skip:
-            raise UserError(f"{where} {problem}", remedy=f"{remedy}, or leave such records out with --skip-bad")
+            raise UserError(
+                f"{where} {problem}",
+                remedy=f"{remedy}, or to leave such records out set data.skip_bad=true (stoker prepare: --skip-bad)",
+            )
         self.skipped += 1
 
 

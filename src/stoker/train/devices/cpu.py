@@ -1,22 +1,20 @@
 """The CPU: gloo, and bf16 where the cores multiply it natively."""
 
-import os
 import resource
 
 import torch
 
-from stoker.spec.host import native_bf16
+from stoker.spec.host import memory, native_bf16
 from stoker.train.devices import Device
 
 
 def device(_local_rank: int, local_world: int) -> Device:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Device(
         torch=torch.device("cpu"),
         chip="cpu",
         backend="gloo",
         native_bf16=bool(native_bf16()),
-        memory_bytes=memory // local_world,
+        memory_bytes=memory() // local_world,
         micro_tokens=4096,
         compile_flops=2e14,
         peak_memory=lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

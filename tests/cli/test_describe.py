@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+
+from stoker.api import Opened, open_run
+from stoker.cli import describe
+from stoker.launch.backend import Submission
+from stoker.rundir import Exit, RunDir
+from stoker.spec.load import load
+from stoker.spec.run import RunSpec
+
+WORDS = [
+    "name=tale", "model={layers: 1, heads: 1, width: 16, context: 32}", "data.tokenizer.train=300",
+    "batch={sequences: 7, length: 32}",
+]  # fmt: skip
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text("".join(f"It was day {i} of the voyage, and the sea was calm.\n" for i in range(300)))
+    return path
+
+
+def spec(book: Path, *words: str) -> RunSpec:
+    return load(None, [f"data={book}", *WORDS, *words]).spec
+
+
+def opened(book: Path, *words: str) -> Opened:
+    return open_run(spec(book, *words), runs=book.parent / "runs")
+
+
+def test_an_epoch_is_once_through_the_data_even_when_its_last_step_is_short(book: Path) -> None:
+    run = opened(book, "until.epochs=1")
+    samples = run.tokens.train.samples(32)
+    assert samples % 7, "the last step is a whole one, and proves nothing"
+    until = dict(describe.goal(run))["until"]
+    assert until == f"{-(-samples // 7)} steps = {samples * 32:,} tokens, 1 time through the data"
+
+
+def test_more_than_an_epoch_is_so_many_times(book: Path) -> None:
+    assert "2 times through the data" in dict(describe.goal(opened(book, "until.epochs=2")))["until"]
+
+
+def test_one_layer_is_one_layer(book: Path) -> None:
+    submission = Submission(run=book.parent, workers=1, device="cpu", argv=(), env={})
+    run = RunDir(book.parent / "runs" / "tale")
+    assert "1 layer of width 16" in dict(describe.plan(spec(book, "until.steps=1"), submission, run))["model"]
+    more = spec(book, "until.steps=1", "model.layers=2")
+    assert "2 layers of width 16" in dict(describe.plan(more, submission, run))["model"]
+
+
+def test_the_end_of_a_paused_run_names_the_one_thing_to_type(book: Path) -> None:
+    run = opened(book, "until.steps=5").run
+    paused = Exit(state="paused", code=75, step=3, reason="stopped by SIGTERM")
+    assert dict(describe.ending(run, paused, seconds=1))["next"] == "run the same command again: it goes on"
+    full = Exit(state="paused", code=75, step=3, reason="the disk is full", remedy="Make room")
+    assert dict(describe.ending(run, full, seconds=1))["next"] == "Make room"
+    done = Exit(state="done", code=0, step=5, reason="all 5 steps are done")
+    assert "stoker audit" in dict(describe.ending(run, done, seconds=1))["next"]
+
+
+def test_a_run_whose_loss_was_not_finite_is_described_all_the_same(book: Path) -> None:
+    run = opened(book, "until.steps=5").run
+    run.add_metrics({"step": 1, "time": 0.0, "loss": 5.5})
+    run.add_metrics({"step": 2, "time": 1.0, "loss": None, "val_loss": None})
+    done = Exit(state="done", code=0, step=2, reason="all 2 steps are done")
+    assert dict(describe.ending(run, done, seconds=1))["loss"] == "5.5000 -> not finite"

@@ -1,0 +1,62 @@
+"""The run directory copes with a run that is live, was killed at any moment, or was copied."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from stoker.rundir import RunDir
+from stoker.spec.errors import UserError
+
+
+def test_attempts_are_counted_up_from_the_highest_that_wrote_a_ledger(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert run.next_attempt() == 1
+    run.ledger.mkdir()
+    for name in ("attempt-0002-rank-0000.jsonl", "attempt-0012-rank-0003.jsonl", "attempt-x-rank-0.jsonl"):
+        (run.ledger / name).touch()
+    assert run.next_attempt() == 13
+
+
+def test_a_line_torn_by_a_kill_is_passed_over_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.add_metrics({"step": 1, "loss": 2.0})
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2, "lo')
+    run.add_metrics({"step": 2, "loss": 1.0})
+    assert [(record["step"], record["loss"]) for record in run.metrics()] == [(1, 2.0), (2, 1.0)]
+
+
+def test_of_a_step_that_was_trained_again_the_last_line_counts(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for step, loss in ((1, 3.0), (2, 2.0), (2, 2.5), (3, 1.0)):
+        run.add_metrics({"step": step, "loss": loss})
+    assert [record["loss"] for record in run.metrics()] == [3.0, 2.5, 1.0]
+
+
+def test_numbers_read_back_exactly_and_those_that_json_lacks_are_null(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.add_metrics({"step": 1, "loss": 0.1 + 0.2, "grad_norm": math.nan, "attention": [[math.inf, -1e-300]]})
+    line = (run.path / "metrics.jsonl").read_text()
+    record = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert record == {"step": 1, "loss": 0.1 + 0.2, "grad_norm": None, "attention": [[None, -1e-300]]}
+
+
+def test_only_one_may_write_a_run_and_the_other_is_told_who_does(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert run.holder() is None
+    with run.lock():
+        holder = run.holder()
+        assert holder is not None
+        with pytest.raises(UserError, match=f"process {holder['pid']}"), RunDir(tmp_path).lock():
+            pass
+    assert run.holder() is None
+
+
+def test_a_copy_of_a_checkpoint_that_somebody_made_is_not_one_of_the_runs(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for path in (run.checkpoint(20), run.checkpoints / "step-20", run.checkpoints / "step-000000020-copy"):
+        path.mkdir(parents=True)
+        (path / "manifest.json").write_text('{"step": 20}')
+    assert [saved.path for saved in run.saved()] == [run.checkpoint(20)]
