@@ -205,12 +205,13 @@ def test_a_schedule_that_has_come_to_its_end_says_so_when_the_run_goes_on(worker
 
 
 def test_a_run_none_of_whose_steps_could_be_applied_has_failed(worker) -> None:
-    run = worker("precision=fp16", "model.init_std=50", "until.steps=3", code=3)
+    run = worker("precision=fp16", "model.init_std=5", "until.steps=3", code=3)
     assert "every step was skipped" in run.exit().reason
 
 
 def test_a_compiled_run_gives_the_losses_of_an_uncompiled_one(worker) -> None:
     plain = [record["loss"] for record in worker("name=plain", "until.steps=5", "compile=false").metrics()]
-    compiled = worker("name=compiled", "until.steps=3", "compile=true")
-    worker("name=compiled", "until.steps=5", "optim.horizon=5", "compile=true")
+    words = ["name=compiled", "optim.horizon=5", "compile=true"]
+    compiled = worker(*words, "until.steps=3")
+    worker(*words, "until.steps=5")
     assert [record["loss"] for record in compiled.metrics()] == pytest.approx(plain, rel=1e-3)
