@@ -8,6 +8,8 @@ from stoker.spec.errors import MissingExtra, UserError
 from stoker.spec.run import RunSpec
 
 SUPERVISOR = "stoker.supervise"
+# glibc gives every large tensor's pages back and faults them in anew, step after step; kept, they are used again.
+KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
 
 
 def submission(spec: RunSpec, facts: Facts, run: Path) -> Submission:
@@ -21,7 +23,7 @@ def submission(spec: RunSpec, facts: Facts, run: Path) -> Submission:
         device=device,
         # -P: a file of the user's that is called like a module must not take its place
         argv=(sys.executable, "-P", "-m", SUPERVISOR, str(run), "--workers", str(workers)),
-        env={"OMP_NUM_THREADS": str(max(1, facts.cores // workers))},
+        env={"OMP_NUM_THREADS": str(max(1, facts.cores // workers))} | (KEEP_PAGES if device == "cpu" else {}),
     )
 
 

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from stoker.spec.run import Model
 from stoker.train.models import ModelSpec, Weights
 
+# Up to this length a CPU trains faster in bf16 with the whole square of scores: torch's flash kernel spends six times
+# its forward on its backward there (14M parameters, length 256, 2 cores with AMX: 270 of 1,130 ms a step).
+PLAIN_ON_CPU = 512
+
 
 class Attention(nn.Module):
     def __init__(self, shape: Model, layer: int) -> None:
@@ -34,6 +38,8 @@ class Attention(nn.Module):
                 y_BHTD = F.scaled_dot_product_attention(
                     q_BHTD.float(), k_BHTD.float(), v_BHTD.float(), dropout_p=dropout, is_causal=True, scale=self.scale
                 ).to(v_BHTD.dtype)
+        elif _faster_plain(q_BHTD):
+            y_BHTD = plain_attention(q_BHTD, k_BHTD, v_BHTD, scale=self.scale, dropout=dropout)
         else:
             y_BHTD = F.scaled_dot_product_attention(
                 q_BHTD, k_BHTD, v_BHTD, dropout_p=dropout, is_causal=True, scale=self.scale
@@ -46,6 +52,18 @@ class Attention(nn.Module):
         q, k, v = self.c_attn(x_BTW).split(W, dim=2)
         shape = (B, T, self.heads, W // self.heads)
         return q.view(shape).transpose(1, 2), k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
+
+
+def _faster_plain(q_BHTD: Tensor) -> bool:
+    return q_BHTD.device.type == "cpu" and q_BHTD.dtype != torch.float32 and q_BHTD.shape[2] <= PLAIN_ON_CPU
+
+
+def plain_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, *, scale: float, dropout: float) -> Tensor:
+    T = q_BHTD.shape[2]
+    future = torch.ones(T, T, dtype=torch.bool, device=q_BHTD.device).triu(1)
+    scores_BHTT = ((q_BHTD * scale) @ k_BHTD.transpose(2, 3)).float()
+    weights_BHTT = torch.softmax(scores_BHTT.masked_fill(future, -math.inf), dim=-1).to(v_BHTD.dtype)
+    return F.dropout(weights_BHTT, dropout, dropout > 0) @ v_BHTD
 
 
 class FeedForward(nn.Module):
