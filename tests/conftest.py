@@ -46,6 +46,14 @@ class Command:
         return [sys.executable, "-m", "stoker", *words]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def signals_that_nohup_ignores() -> None:
+    """A command honours what it was told to ignore when it started, and would not hear the tests."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
+
+
 @pytest.fixture
 def stoker(tmp_path: Path) -> Iterator[Command]:
     command = Command(tmp_path)
