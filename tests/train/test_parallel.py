@@ -89,7 +89,7 @@ def engine(accumulation: int, micro: int) -> Engine:
         }
     )
     made = Engine(spec, Ranks(rank=0, local_rank=0, world=1, attempt=1), device("cpu", local_rank=0, local_world=1))
-    made.settle(Choices(precision="fp32", compile=False), accumulation=accumulation, micro=micro)
+    made.settle(Choices(precision="fp32", compile=False, micro=micro), accumulation=accumulation, micro=micro)
     return made
 
 
