@@ -65,8 +65,7 @@ def prepare(
     if is_prepared(data):
         raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
     with _writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        _refuse_foreign(out)
+        _claim(out)
         survey = _survey(data, cache=out / HASHES_FILE, workers=workers, progress=progress)
         return _build(data, survey, out, workers=workers, progress=progress)
 
@@ -169,15 +168,16 @@ def _reuse(folder: Path, key: str) -> TokenSet:
 def _begin(folder: Path, key: str) -> None:
     """Keep what an interrupted prepare of the same data has left; clear away anything else of ours."""
     plan_file = folder / PLAN_FILE
-    same = plan_file.is_file() and json.loads(plan_file.read_text())["key"] == key
-    for path in folder.glob("*.part"):
-        path.unlink()
-    if not same:
+    begun = json.loads(plan_file.read_text())["key"] if plan_file.is_file() else None
+    if begun:
+        for path in folder.glob("*.part"):
+            path.unlink()
+    if begun and begun != key:
         for path in folder.glob("*.bin"):
             path.unlink()
         for name in (UNITS_FOLDER, TOKENIZER_FOLDER):
             shutil.rmtree(folder / name, ignore_errors=True)
-        write_atomic(plan_file, json.dumps({"key": key}))
+    write_atomic(plan_file, json.dumps({"key": key}))
     (folder / UNITS_FOLDER).mkdir(exist_ok=True)
 
 
@@ -281,13 +281,16 @@ def _writing(folder: Path) -> Iterator[None]:
         raise disk_error(folder, e) from e
 
 
-def _refuse_foreign(out: Path) -> None:
-    """Half a token set is ours to finish; anything else in the folder is the user's."""
-    names = {path.name for path in out.iterdir()} - {LOCK_FILE, HASHES_FILE}
-    if names and not names & {PLAN_FILE, INDEX_FILE}:
+def _claim(out: Path) -> None:
+    """Half a token set is ours to finish, and so is one being made; anything else in the folder is the user's."""
+    out.mkdir(parents=True, exist_ok=True)
+    names = os.listdir(out)
+    # Looked for after the list was taken: the lock is the first file that a prepare makes.
+    if names and not any((out / ours).exists() for ours in (LOCK_FILE, INDEX_FILE)):
         raise UserError(
             f"{out} is not empty and holds no token set", remedy="Choose a folder that is empty or not there yet"
         )
+    (out / LOCK_FILE).touch()
 
 
 def _processes(workers: int | None) -> int:
