@@ -1,0 +1,259 @@
+"""From a spec to a run that is ready to be started: data prepared, directory made or found to be the same run's."""
+
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.data.files import covers, is_there
+from stoker.data.prepare import Progress, ignore, is_prepared, prepared
+from stoker.data.shards import INDEX_FILE, TokenSet
+from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec import contract
+from stoker.spec.change import Changes, difference
+from stoker.spec.code import check_code, is_code
+from stoker.spec.derive import Derived, derive
+from stoker.spec.errors import UserError
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
+from stoker.storage.mirror import pull, run_dir
+
+PREPARED = ".prepared"
+VOCAB_ROUNDING = 128  # a vocabulary may be padded up to a multiple of this, for the matrix units
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A run that is ready to be started, or is done."""
+
+    run: RunDir
+    spec: AnySpec
+    done: Exit | None
+    """How it ended, when there is nothing left to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenedTraining(Opened):
+    """One that trains a model of ours."""
+
+    spec: RunSpec
+    tokens: TokenSet
+    derived: Derived
+
+
+def begin(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Opened:
+    """Create the run, its data prepared, or open the one that is there if it is the same."""
+    run = RunDir(runs / spec.name)
+    pull(run, resume=None if isinstance(spec, ScriptSpec) else spec.checkpoint.resume)
+    _refuse_another_kind(run, spec)
+    if isinstance(spec, ScriptSpec):
+        return begin_script(spec, runs=runs)
+    return begin_training(spec, runs=runs, progress=progress)
+
+
+def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
+    run = RunDir(runs / spec.name)
+    _check_script(Path(spec.script))
+    if not run.exists():
+        _create(run, spec)
+        return Opened(run=run, spec=spec, done=None)
+    with run.lock():
+        changes = difference(run.any_spec(), spec)
+        if changes.refused or changes.data:
+            raise _another_run(run, changes.refused | changes.data)
+        _apply(run, spec, changes.allowed)
+        exit = run.exit()
+        done = exit if exit and exit.state == "done" else None
+        if not done:
+            run.clear_exit()
+        return Opened(run=run, spec=spec, done=done)
+
+
+def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> OpenedTraining:
+    run = RunDir(runs / spec.name)
+    store = runs.absolute() / PREPARED
+    _refuse_inside_data(run, spec)
+    _check_own_code(spec)
+    if run.exists():
+        with run.lock():
+            return _existing(run, spec, store, progress)
+    tokens = prepared(spec.data, store, progress=progress)
+    spec = _fill(spec, tokens)
+    _check_size(spec, tokens)
+    _create(run, spec, tokens)
+    return _opened(run, spec, tokens, done=None)
+
+
+def free_name(spec: AnySpec, runs: Path) -> AnySpec:
+    """The same spec under a name that no run has yet: NAME, NAME-2, NAME-3 …"""
+    name, number = spec.name, 1
+    while run_dir(runs / name).exists():
+        number += 1
+        name = f"{spec.name}-{number}"
+    return spec.model_copy(update={"name": name})
+
+
+def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progress], None]) -> OpenedTraining:
+    old = run.any_spec()
+    changes = difference(old, spec)
+    if changes.refused:
+        raise _another_run(run, changes.refused)
+    kept = None if changes.data else _kept(run, spec)
+    tokens = kept or prepared(spec.data, store, progress=progress)
+    if tokens.key != run.data().key:
+        raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
+    spec = _fill(spec, tokens).model_copy(update={"name": old.name})
+    opened = _opened(run, spec, tokens, done=_done(run, spec, tokens, changes.allowed))
+    _apply(run, spec, changes.allowed)
+    if run.data().shards != str(tokens.path.absolute()):  # begun on another machine, or moved since
+        run.write_data(_ref(tokens))
+    if not opened.done:
+        run.clear_exit()
+    if kept and not opened.done and not any(map(is_code, _words(spec))):
+        gone = ", ".join(_words(spec))
+        run.add_event("note", text=f"{gone} is gone: the run goes on with the tokens made of it, in {kept.path}")
+    return opened
+
+
+def _apply(run: RunDir, spec: AnySpec, changes: Changes) -> None:
+    if changes:
+        run.write_spec(spec)
+        run.add_event("changed", changes={key: list(values) for key, values in changes.items()})
+
+
+def _kept(run: RunDir, spec: RunSpec) -> TokenSet | None:
+    """The token set that the run began with, when its text cannot be looked at: gone, or of a function asked once."""
+    began = run.data()
+    folder = Path(began.shards)
+    words = _words(spec)
+    if any(map(is_there, words)) and not any(map(is_code, words)):
+        return None
+    if not (folder / INDEX_FILE).is_file():
+        return None
+    tokens = TokenSet.open(folder)
+    return tokens if tokens.key == began.key else None
+
+
+def _check_own_code(spec: RunSpec) -> None:
+    """What the workers will import; of the data, what is asked for texts is imported when it is asked."""
+    if is_code(spec.model.family):
+        check_code(spec.model.family, "model.family")
+    for word in spec.callbacks:
+        check_code(word, "callbacks")
+
+
+def _refuse_another_kind(run: RunDir, spec: AnySpec) -> None:
+    if run.exists() and type(old := run.any_spec()) is not type(spec):
+        words = [f"script {one.script}" if isinstance(one, ScriptSpec) else "a model" for one in (old, spec)]
+        raise _another_run(run, {"what it runs": (words[0], words[1])})
+
+
+def _check_script(script: Path) -> None:
+    """What can be known without running it."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of its own style, and for its author
+            compile(script.read_bytes(), str(script), "exec")
+    except OSError as e:
+        raise UserError(f"script {script} cannot be read: {e.strerror}", remedy="Check the path") from e
+    except (SyntaxError, ValueError) as e:
+        where = f":{e.lineno}" if isinstance(e, SyntaxError) else ""
+        raise UserError(
+            f"script {script}{where} is not Python: {e.args[0]}", remedy=f"Try it with: python {script}"
+        ) from e
+
+
+def _refuse_inside_data(run: RunDir, spec: RunSpec) -> None:
+    """What a run writes must not become its data: it could never go on."""
+    if is_prepared(spec.data):
+        return
+    written = (
+        *(run.path / name for name in (contract.SPEC_FILE, contract.DATA_FILE, contract.METRICS_FILE)),
+        *(run.log(0), run.ledger / "attempt-0001-rank-0000.jsonl", run.checkpoint(1) / contract.MANIFEST_FILE),
+    )
+    for word in _words(spec):
+        if any(covers(word, file) for file in written):
+            raise UserError(
+                f"the run's folder {run.path} lies inside its data {word}, and what it writes would become data",
+                remedy="Keep runs elsewhere with --runs DIR, or name the text more narrowly in data.path",
+            )
+
+
+def _words(spec: RunSpec) -> list[str]:
+    return [spec.data.path] if isinstance(spec.data.path, str) else spec.data.path
+
+
+def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exit | None:
+    """A run that is done stays done until its end is put further off, or it is sent back to an earlier step."""
+    exit = run.exit()
+    if exit is None or exit.state != "done" or "checkpoint.resume" in changed:
+        return None
+    if not any(key.startswith("until.") for key in changed):
+        return exit
+    steps = _derived(run, spec, tokens).steps
+    return exit if steps is not None and steps <= (exit.step or 0) else None
+
+
+def _opened(run: RunDir, spec: RunSpec, tokens: TokenSet, *, done: Exit | None) -> OpenedTraining:
+    derived = _derived(run, spec, tokens)
+    return OpenedTraining(run=run, spec=spec, tokens=tokens, derived=derived, done=done)
+
+
+def _derived(run: RunDir, spec: RunSpec, tokens: TokenSet) -> Derived:
+    saved = run.saved()
+    progress = saved[-1].manifest["state"]["progress"] if saved else {}
+    return derive(
+        spec,
+        samples=tokens.train.samples(spec.batch.length),
+        step=progress.get("step", 0),
+        drawn=progress.get("drawn", 0),
+    )
+
+
+def _another_run(run: RunDir, changes: Changes) -> UserError:
+    shown = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changes.items())
+    return UserError(
+        f"run '{run.name}' in {run.path} was begun with something else ({shown})",
+        remedy="Set it back to go on with that run, or start another with --new",
+    )
+
+
+def _create(run: RunDir, spec: AnySpec, tokens: TokenSet | None = None) -> None:
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"cannot make {run.path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
+    with run.lock():
+        if run.exists():
+            raise UserError(
+                f"run '{run.name}' was begun by another command just now", remedy="Start another with --new"
+            )
+        if tokens is not None:
+            shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
+        run.create(spec, _ref(tokens) if tokens else None)
+
+
+def _ref(tokens: TokenSet) -> DataRef:
+    return DataRef(shards=str(tokens.path.absolute()), key=tokens.key)
+
+
+def _fill(spec: RunSpec, tokens: TokenSet) -> RunSpec:
+    """The model's vocabulary: the tokenizer's, unless the spec says a little more."""
+    most = -(-tokens.vocab // VOCAB_ROUNDING) * VOCAB_ROUNDING
+    vocab = spec.model.vocab or tokens.vocab
+    if not tokens.vocab <= vocab <= most:
+        raise UserError(
+            f"model.vocab is {vocab}, but the tokenizer has {tokens.vocab} tokens",
+            remedy=f"Leave model.vocab out, or set it from {tokens.vocab} to {most}",
+        )
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"vocab": vocab})})
+
+
+def _check_size(spec: RunSpec, tokens: TokenSet) -> None:
+    batch = spec.batch
+    samples = tokens.train.samples(batch.length)
+    if samples < batch.sequences:
+        raise UserError(
+            f"the data has {tokens.train.tokens} tokens, less than one batch of {batch.sequences} × {batch.length} "
+            f"= {batch.sequences * batch.length}",
+            remedy="Give more text, or lower batch.sequences or batch.length",
+        )

@@ -1,0 +1,202 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stoker.api.opening import begin, free_name
+from stoker.rundir import Exit, RunDir
+from stoker.spec.errors import UserError
+from stoker.spec.load import load
+from stoker.spec.run import RunSpec
+
+WORDS = [
+    "model={layers: 1, heads: 1, width: 16, context: 32}",
+    "data.tokenizer.train=300",
+    "batch={sequences: 4, length: 32}",
+    "until.steps=10",
+    "name=tale",
+]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text("".join(f"It was day {i} of the voyage, and the sea was calm.\n" for i in range(300)))
+    return path
+
+
+def spec(book: Path, *words: str) -> RunSpec:
+    return load(None, [f"data={book}", *WORDS, *words]).spec
+
+
+def test_a_new_run_holds_its_spec_its_data_and_its_tokenizer(tmp_path: Path, book: Path) -> None:
+    opened = begin(spec(book), runs=tmp_path / "runs")
+    run = RunDir(tmp_path / "runs" / "tale")
+    assert opened.run.path == run.path
+    assert run.spec().model.vocab == opened.tokens.vocab
+    assert run.data().key == opened.tokens.key
+    assert (run.tokenizer / "tokenizer.json").is_file()
+    assert opened.derived.steps == 10
+    assert opened.done is None
+    assert run.holder() is None
+
+
+def test_the_same_spec_again_opens_the_same_run(tmp_path: Path, book: Path) -> None:
+    first = begin(spec(book), runs=tmp_path)
+    again = begin(spec(book), runs=tmp_path)
+    assert again.run.path == first.run.path
+    assert again.tokens.path == first.tokens.path
+    assert again.run.events() == []
+
+
+def test_what_may_change_is_changed_and_journaled(tmp_path: Path, book: Path) -> None:
+    begin(spec(book), runs=tmp_path)
+    run = begin(spec(book, "until.steps=20", "on.workers=2"), runs=tmp_path).run
+    assert (run.spec().until.steps, run.spec().on.workers) == (20, 2)
+    (event,) = run.events()
+    assert (event["kind"], event["changes"]) == ("changed", {"until.steps": [10, 20], "on.workers": ["auto", 2]})
+
+
+def test_what_makes_another_run_is_refused_and_shown(tmp_path: Path, book: Path) -> None:
+    run = begin(spec(book), runs=tmp_path).run
+    with pytest.raises(UserError) as caught:
+        begin(spec(book, "optim.lr=1e-3", "seed=7", "until.steps=99"), runs=tmp_path)
+    assert "optim.lr: 0.0006 -> 0.001" in caught.value.problem
+    assert "seed: 0 -> 7" in caught.value.problem
+    assert "--new" in caught.value.remedy
+    assert run.spec().until.steps == 10
+
+
+def test_data_that_has_changed_is_refused(tmp_path: Path, book: Path) -> None:
+    begin(spec(book), runs=tmp_path)
+    book.write_text(book.read_text() + "The end.\n")
+    with pytest.raises(UserError, match="what they hold now"):
+        begin(spec(book), runs=tmp_path)
+
+
+def test_the_same_data_at_another_place_is_the_same_data(tmp_path: Path, book: Path) -> None:
+    begin(spec(book), runs=tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    moved = book.rename(elsewhere / book.name)
+    assert begin(spec(moved), runs=tmp_path).run.name == "tale"
+
+
+def test_a_run_that_is_done_stays_done_until_its_end_is_put_off(tmp_path: Path, book: Path) -> None:
+    run = begin(spec(book), runs=tmp_path).run
+    run.write_exit(Exit(state="done", code=0, step=10, reason="all 10 steps are done"))
+    assert begin(spec(book), runs=tmp_path).done == run.exit()
+    assert begin(spec(book, "until.steps=5"), runs=tmp_path).done is not None
+    assert begin(spec(book, "until.steps=20"), runs=tmp_path).done is None
+    assert run.exit() is None
+
+
+def test_a_done_run_that_is_sent_back_is_not_done(tmp_path: Path, book: Path) -> None:
+    run = begin(spec(book), runs=tmp_path).run
+    run.write_exit(Exit(state="done", code=0, step=10, reason=""))
+    assert begin(spec(book, "checkpoint.resume=5"), runs=tmp_path).done is None
+
+
+def test_another_run_gets_the_next_free_name(tmp_path: Path, book: Path) -> None:
+    assert free_name(spec(book), tmp_path).name == "tale"
+    for name in ("tale", "tale-2"):
+        asked = free_name(spec(book), tmp_path)
+        assert asked.name == name
+        begin(asked, runs=tmp_path)
+    assert free_name(spec(book), tmp_path).name == "tale-3"
+
+
+def test_data_shorter_than_one_batch_is_refused_with_both_numbers(tmp_path: Path, book: Path) -> None:
+    with pytest.raises(UserError, match=r"the data has \d+ tokens, less than one batch of 4000 × 32 = 128000"):
+        begin(spec(book, "batch.sequences=4000"), runs=tmp_path)
+    assert not RunDir(tmp_path / "tale").exists()
+
+
+def test_a_vocabulary_may_be_padded_but_not_differ(tmp_path: Path, book: Path) -> None:
+    with pytest.raises(UserError, match=r"model.vocab is 280, but the tokenizer has 300 tokens"):
+        begin(spec(book, "model.vocab=280"), runs=tmp_path)
+    with pytest.raises(UserError, match=r"set it from 300 to 384"):
+        begin(spec(book, "model.vocab=50257"), runs=tmp_path)
+    assert begin(spec(book, "model.vocab=384"), runs=tmp_path).spec.model.vocab == 384
+
+
+def test_a_run_that_is_being_written_is_not_touched(tmp_path: Path, book: Path) -> None:
+    run = begin(spec(book), runs=tmp_path).run
+    with run.lock(), pytest.raises(UserError, match="is being written by process"):
+        begin(spec(book, "until.steps=20"), runs=tmp_path)
+    assert run.spec().until.steps == 10
+
+
+def test_a_place_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path, book: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(UserError, match="runs"):
+        begin(spec(book), runs=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("word", [".", "*", "**/*.jsonl", "*/*/*.yaml"])
+def test_a_run_that_would_become_its_own_data_is_refused_before_it_begins(
+    tmp_path: Path, book: Path, word: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    with pytest.raises(UserError, match="lies inside its data") as caught:
+        begin(spec(book, f"data={tmp_path}/{word}"), runs=tmp_path / "runs")
+    assert "--runs DIR" in caught.value.remedy
+    assert "more narrowly" in caught.value.remedy
+    assert not (tmp_path / "runs").exists()
+
+
+def test_runs_beside_the_data_or_hidden_in_it_go_on(tmp_path: Path, book: Path) -> None:
+    for number, (word, runs) in enumerate([("*.txt", "runs"), ("*/*.txt", "runs"), (".", ".runs")]):
+        (tmp_path / "books").mkdir(exist_ok=True)
+        (tmp_path / "books" / "b.txt").write_text(book.read_text())
+        words = (f"data={tmp_path}/{word}", f"name=tale-{number}")
+        first = begin(spec(book, *words), runs=tmp_path / runs)
+        assert begin(spec(book, *words), runs=tmp_path / runs).tokens.path == first.tokens.path
+        shutil.rmtree(tmp_path / runs)
+
+
+def test_a_run_goes_on_with_its_tokens_when_the_text_is_gone_and_says_so(tmp_path: Path, book: Path) -> None:
+    first = begin(spec(book), runs=tmp_path)
+    book.unlink()
+    again = begin(spec(book, "until.steps=20"), runs=tmp_path)
+    assert (again.tokens.path, again.tokens.key) == (first.tokens.path, first.tokens.key)
+    note = again.run.events()[-1]
+    assert note["kind"] == "note"
+    assert note["text"].startswith(f"{book} is gone: the run goes on with the tokens made of it")
+    again.run.write_exit(Exit(state="done", code=0, step=20, reason="all 20 steps are done"))
+    assert begin(spec(book, "until.steps=20"), runs=tmp_path).done
+    assert again.run.events()[-1] == note, "what is done does not go on"
+
+
+def test_a_folder_or_glob_that_is_gone_is_text_that_is_gone(tmp_path: Path, book: Path) -> None:
+    folder = tmp_path / "books"
+    folder.mkdir()
+    book.rename(folder / "a.txt")
+    words = (f"data.path=[{folder}, '{folder}/*.txt']",)
+    first = begin(spec(book, *words), runs=tmp_path / "runs")
+    folder.rename(tmp_path / "elsewhere")
+    assert begin(spec(book, *words), runs=tmp_path / "runs").tokens.key == first.tokens.key
+
+
+def test_text_that_is_gone_in_part_or_named_anew_stops_the_run_as_before(tmp_path: Path, book: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text(book.read_text())
+    both = (f"data.path=[{book}, {other}]",)
+    run = begin(spec(book, *both), runs=tmp_path / "runs").run
+    other.unlink()
+    with pytest.raises(UserError, match=r"other\.txt does not exist"):
+        begin(spec(book, *both), runs=tmp_path / "runs")
+    book.unlink()
+    with pytest.raises(UserError, match="does not exist"):
+        begin(spec(book, *both, "data.validation=2%"), runs=tmp_path / "runs")
+    shutil.rmtree(run.data().shards)
+    with pytest.raises(UserError, match="does not exist"):
+        begin(spec(book, *both), runs=tmp_path / "runs")
+    assert run.events() == []
+
+
+def test_what_a_variable_of_the_environment_holds_is_in_no_message(tmp_path: Path, book: Path) -> None:
+    begin(spec(book, "env.KEY=hunter2"), runs=tmp_path)
+    with pytest.raises(UserError) as caught:
+        begin(spec(book, "env.KEY=swordfish"), runs=tmp_path)
+    assert "env.KEY: … -> …" in caught.value.problem
