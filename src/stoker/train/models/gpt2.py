@@ -174,14 +174,14 @@ class GPT2Decoder:
         new = self.cache[:, :, :, :, longest : longest + 1].unbind()
         for i, (layer, k_BHLD, v_BHLD) in enumerate(zip(self.layers, seen[:, :, 0], seen[:, :, 1], strict=True)):
             scale, g1, b1, w_qkv, b_qkv, w_out, b_out, g2, b2, w_up, b_up, w_down, b_down = layer
-            qkv_B3H1D = torch.addmm(b_qkv, F.layer_norm(x_BW, W, g1, b1), w_qkv).view(B, 3, H, 1, -1)
+            qkv_B3H1D = torch.addmm(b_qkv, torch.layer_norm(x_BW, W, g1, b1), w_qkv).view(B, 3, H, 1, -1)
             if places is None:
                 new[i].copy_(qkv_B3H1D[:, 1:])
             else:
                 self.cache[i, places[0], :, :, places[1]] = qkv_B3H1D[:, 1:, :, 0]
             y_BH1D = F.scaled_dot_product_attention(qkv_B3H1D[:, 0], k_BHLD, v_BHLD, mask, scale=scale)
             x_BW = x_BW + torch.addmm(b_out, y_BH1D.reshape(B, -1), w_out)
-            hidden = F.gelu(torch.addmm(b_up, F.layer_norm(x_BW, W, g2, b2), w_up), approximate="tanh")
+            hidden = F.gelu(torch.addmm(b_up, torch.layer_norm(x_BW, W, g2, b2), w_up), approximate="tanh")
             x_BW = x_BW + torch.addmm(b_down, hidden, w_down)
         self.lengths = [length + 1 for length in self.lengths]
         return torch.mm(self.model.ln_f(x_BW), self.head)
@@ -203,7 +203,8 @@ class GPT2Decoder:
 
 
 def _sideways(weight: Tensor, *, copied: bool) -> Tensor:
-    return weight.t().contiguous() if copied and weight.device.type == "cpu" else weight.t()
+    turned = weight.detach().t()
+    return turned.contiguous() if copied and weight.device.type == "cpu" else turned
 
 
 def build(shape: Model) -> nn.Module:
