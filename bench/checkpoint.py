@@ -1,16 +1,24 @@
-"""What saving costs: a run that saves every 50 steps against one that does not, in turns of 50 steps.
+"""What saving costs: 50 steps with one save among them against 50 steps without.
+
+Two trainings that save every 100 steps, one of them 50 steps ahead, take turns of 5 steps: so both meet the same noise.
+While one passes a save, the other does not, and 50 steps later it is the other way round: the two ratios make a pair,
+and whatever makes one process a little slower than the other cancels out.
 
 python bench/checkpoint.py [--pairs 5]
 """
 
 import argparse
+import itertools
+import math
 import statistics
 import tempfile
 from pathlib import Path
 
 from contest import Contestant, random_tokens, start_stoker
 
-EVERY = 50
+WINDOW = 50
+TURN = 5
+FIRST = 73  # a turn ends three steps after a save was begun, when it is over; windows end half way between saves
 WORDS = [
     "model.layers=6", "model.heads=6", "model.width=384", "model.context=256",
     "batch.length=256", "batch.sequences=16", "on.device=cpu",
@@ -24,25 +32,41 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         words = [*WORDS, f"data={random_tokens(work / 'tokens', 8000)}"]
-        saving = start_stoker("saving", [*words, f"checkpoint.every={EVERY}"], work)
-        plain = start_stoker("plain", [*words, "checkpoint.every=100000"], work)
+        words.append(f"checkpoint.every={2 * WINDOW}")
+        contestants = [start_stoker(name, words, work) for name in ("behind", "ahead")]
         try:
-            saving.warm_up()
-            plain.warm_up()
-            turns = [(_seconds(saving), _seconds(plain)) for _ in range(args.pairs)]
+            behind, ahead = _take_turns(contestants, windows=2 * args.pairs)
         finally:
-            saving.end()
-            plain.end()
-    ratios = [a / b for a, b in turns]
+            for one in contestants:
+                one.end()
+    windows = [(b, a) if number % 2 == 0 else (a, b) for number, (b, a) in enumerate(zip(behind, ahead, strict=True))]
+    ratios = [saving / plain for saving, plain in windows]
+    pairs = [math.sqrt(one * other) for one, other in zip(ratios[::2], ratios[1::2], strict=True)]
+    saving, plain = (statistics.median(column) for column in zip(*windows, strict=True))
     print(f"{'seconds of 50 steps, one save':>30}{'without':>10}{'ratio':>8}   ratios of the pairs")
-    medians = [statistics.median(column) for column in zip(*turns, strict=True)]
-    shown = " ".join(f"{r:.3f}" for r in ratios)
-    print(f"{medians[0]:>30.2f}{medians[1]:>10.2f}{statistics.median(ratios):>8.3f}   {shown}")
+    shown = " ".join(f"{r:.3f}" for r in pairs)
+    print(f"{saving:>30.2f}{plain:>10.2f}{statistics.median(pairs):>8.3f}   {shown}")
 
 
-def _seconds(one: Contestant) -> float:
-    times = one.turn(seconds=0, steps=EVERY)
-    return times[EVERY] - times[0]
+def _take_turns(contestants: list[Contestant], *, windows: int) -> list[list[float]]:
+    """For each contestant the seconds that it was awake in each window; the first begins with a save in its window."""
+    starts = [FIRST, FIRST + WINDOW]
+    awake: list[list[tuple[float, float]]] = [[] for _ in contestants]
+    turn = list(zip(awake, contestants, starts, strict=True))
+    for done in range(0, windows * WINDOW + 1, TURN):
+        for mine, one, start in turn:
+            mine.append(one.reach(start + done))
+        turn.reverse()
+    found = []
+    for mine, one, start in zip(awake, contestants, starts, strict=True):
+        times = one.steps()
+        marks = [times[start + number * WINDOW - 1] for number in range(windows + 1)]
+        found.append([_overlap(mine, a, b) for a, b in itertools.pairwise(marks)])
+    return found
+
+
+def _overlap(turns: list[tuple[float, float]], start: float, end: float) -> float:
+    return sum(max(0.0, min(end, to) - max(start, since)) for since, to in turns)
 
 
 if __name__ == "__main__":

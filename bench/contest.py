@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,16 +37,30 @@ class Contestant:
 
     def turn(self, *, seconds: float, steps: int) -> list[float]:
         """Train alone for at least that long and that many steps; the times of the steps done wholly in the turn."""
-        self.signal(signal.SIGCONT)
         began = time.time()
-        while True:
-            time.sleep(0.2)
+
+        def done() -> bool:
+            return len(inside()) > steps and time.time() - began >= seconds
+
+        def inside() -> list[float]:
+            return [t for t in self.steps() if t > began][1:]  # the first was begun in an earlier turn
+
+        self._wake_until(done)
+        return inside()
+
+    def reach(self, step: int) -> tuple[float, float]:
+        """Train alone until that step is done; from when to when."""
+        began = time.time()
+        self._wake_until(lambda: len(self.steps()) >= step)
+        return began, time.time()
+
+    def _wake_until(self, done: Callable[[], bool]) -> None:
+        self.signal(signal.SIGCONT)
+        while not done():
+            time.sleep(0.1)
             if self.process.poll() is not None:
                 sys.exit(f"{self.name} ended:\n{self.log.read_text()[-3000:]}")
-            inside = [t for t in self.steps() if t > began][1:]  # the first was begun in an earlier turn
-            if len(inside) > steps and time.time() - began >= seconds:
-                self.signal(signal.SIGSTOP)
-                return inside
+        self.signal(signal.SIGSTOP)
 
     def signal(self, number: int) -> None:
         for pid in _tree(self.process.pid):

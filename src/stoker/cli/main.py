@@ -1,6 +1,7 @@
 """`stoker`: find the verb, run it, say in one line what went wrong. Only the standard library is imported to parse."""
 
 import argparse
+import contextlib
 import difflib
 import errno
 import importlib
@@ -8,7 +9,7 @@ import keyword
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker import __version__
@@ -90,22 +91,25 @@ def _run(argv: list[str]) -> int:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         raise UserError(f"'{verb}' is not a verb", remedy=f"Did you mean {near[0]}?" if near else "See: stoker --help")
     module_name, line = VERBS[verb]
-    module: Any = _import(module_name)
-    parser = argparse.ArgumentParser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
-    getattr(module, f"{verb}_arguments")(parser)
-    function = f"{verb}_" if keyword.iskeyword(verb) else verb
-    code: int = getattr(module, function)(parser.parse_intermixed_args(argv[1:]))
+    with _interrupts_end_it():
+        module: Any = importlib.import_module(module_name)
+        parser = argparse.ArgumentParser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
+        getattr(module, f"{verb}_arguments")(parser)
+        arguments = parser.parse_intermixed_args(argv[1:])
+    code: int = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else verb)(arguments)
     return code
 
 
-def _import(name: str) -> Any:
-    """Ctrl-C ends it on the spot: numpy, when it is interrupted, turns that into an error of its own."""
+@contextlib.contextmanager
+def _interrupts_end_it() -> Iterator[None]:
+    """Ctrl-C ends it on the spot: numpy and argparse, when interrupted, turn that into errors of their own."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:  # ignored, as nohup does, or somebody else's
-        return importlib.import_module(name)
+        yield
+        return
     signal.signal(signal.SIGINT, lambda *_: os._exit(contract.EXIT_INTERRUPTED))
     try:
-        return importlib.import_module(name)
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 
