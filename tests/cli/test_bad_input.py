@@ -87,8 +87,8 @@ def refusal(place: Path, *words: str) -> str:
         (["name=../x"], ["name", "../x", "letters"]),
         (["checkpoint.every=[[0, 5]]"], ["checkpoint.every", "more than 0"]),
         (["seed=-1"], ["seed", "at least 0"]),
-        (['env={"A=B": x}'], ["env.A=B", "a name without ="]),
-        (['env={"": x}'], ["env.", "a name without ="]),
+        (['env={"A=B": x}'], ["env: 'A=B'", "a name without ="]),
+        (['env={"": x}'], ["env: ''", "a name without ="]),
         (["steps"], ["steps", "second run file"]),
         # data
         (["data.path=gone.txt"], ["gone.txt does not exist", "data.path"]),

@@ -86,8 +86,10 @@ class Run:
     def _code(self) -> int | None:
         """The exit code once it has ended; a run whose supervisor was killed has no word of its own."""
         if self._running is not None and self._parent == os.getpid():  # a forked child cannot wait for its sibling
-            return self._running.poll()
-        if self._directory.holder() is not None:
+            code = self._running.poll()
+            if code != 0:  # 0 is also told of a child that somebody else in this process has waited for
+                return code
+        elif self._directory.holder() is not None:
             return None
         exit = self._directory.exit()
         return exit.code if exit else KILLED

@@ -270,7 +270,7 @@ def _settable(variables: dict[str, str]) -> dict[str, str]:
     for name, value in variables.items():
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(
-                f"{name} cannot be set in an environment; give it a name without = and text without zero bytes"
+                f"{name!r} cannot be set in an environment; give it a name without = and text without zero bytes"
             )
     return variables
 
