@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from stoker.data.order import batch, sample_ids
+from stoker.data.order import Shuffled, batch, sample_ids
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 4, 5, 7, 1000, 2**10 - 1, 2**10, 2**10 + 1, 2**17 + 1, 1_000_000])
@@ -57,7 +57,7 @@ def test_seeds_and_epochs_have_orders_of_their_own() -> None:
 
 def test_a_place_in_a_trillion_samples_is_found_directly() -> None:
     n = 10**12
-    ids = batch(seed=9, samples=n, sequences=512, step=3 * n // 512 + 7)
+    ids = batch(Shuffled(9, n), sequences=512, step=3 * n // 512 + 7).ids
     assert len(np.unique(ids)) == 512
     assert ids.min() >= 0
     assert ids.max() < n
@@ -66,15 +66,15 @@ def test_a_place_in_a_trillion_samples_is_found_directly() -> None:
 
 
 def test_steps_go_on_through_the_end_of_an_epoch() -> None:
-    ids = np.concatenate([batch(seed=5, samples=10, sequences=4, step=step) for step in (1, 2, 3, 4, 5)])
+    ids = np.concatenate([batch(Shuffled(5, 10), sequences=4, step=step).ids for step in (1, 2, 3, 4, 5)])
     assert sorted(ids[:10].tolist()) == sorted(ids[10:].tolist()) == list(range(10))
 
 
 def test_the_last_step_of_a_run_of_whole_epochs_is_short() -> None:
-    sizes = [len(batch(seed=5, samples=10, sequences=4, step=step, positions=10)) for step in (1, 2, 3, 4)]
+    sizes = [len(batch(Shuffled(5, 10), sequences=4, step=step, positions=10).ids) for step in (1, 2, 3, 4)]
     assert sizes == [4, 4, 2, 0]
 
 
 def test_a_batch_larger_than_the_epoch_takes_several() -> None:
-    ids = batch(seed=5, samples=3, sequences=7, step=1)
+    ids = batch(Shuffled(5, 3), sequences=7, step=1).ids
     assert np.bincount(ids).tolist() in ([3, 2, 2], [2, 3, 2], [2, 2, 3])

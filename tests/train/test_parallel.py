@@ -97,8 +97,8 @@ def engine(accumulation: int, micro: int) -> Engine:
 def test_micro_batches_of_any_size_give_the_gradients_of_one_big_batch(accumulation: int, micro: int) -> None:
     rows = torch.randint(64, (7, 17), generator=torch.Generator().manual_seed(3))
     whole, parts = engine(1, 7), engine(accumulation, micro)
-    loss, norm = whole.backward(batch(rows, padded=7), 7 * 16)
-    same_loss, same_norm = parts.backward(batch(rows, padded=accumulation * micro), 7 * 16)
+    loss, norm = whole.backward(batch(rows, padded=7), [7 * 16])
+    same_loss, same_norm = parts.backward(batch(rows, padded=accumulation * micro), [7 * 16])
     assert float(same_loss) == pytest.approx(float(loss), rel=1e-6)
     assert same_norm == pytest.approx(norm, rel=1e-6)
     for one, other in zip(whole.gradients.flat, parts.gradients.flat, strict=True):
@@ -108,4 +108,5 @@ def test_micro_batches_of_any_size_give_the_gradients_of_one_big_batch(accumulat
 def batch(rows: torch.Tensor, *, padded: int) -> Batch:
     room = torch.zeros(padded, rows.shape[1], dtype=torch.int64)
     room[: len(rows)] = rows
-    return Batch(step=1, samples=torch.arange(len(rows)).numpy(), rows=room)
+    ids = torch.arange(len(rows)).numpy()
+    return Batch(step=1, samples=ids, epochs=0 * ids, rows=room)

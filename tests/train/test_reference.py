@@ -49,7 +49,7 @@ def plain_loop(run: RunDir, tokens: TokenSet) -> list[float]:
     )
     losses = []
     for step in range(1, STEPS + 1):
-        ids = order.batch(seed=SEED, samples=tokens.train.samples(LENGTH), sequences=SEQUENCES, step=step)
+        ids = order.batch(tokens.train.order(SEED, LENGTH), sequences=SEQUENCES, step=step).ids
         rows = torch.from_numpy(tokens.train.read(ids, LENGTH))
         logits = model(rows[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())

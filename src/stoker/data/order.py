@@ -5,6 +5,8 @@ inside. Any position is found in constant time, so a resume does not read what i
 """
 
 import hashlib
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +25,32 @@ def sample_ids(*, seed: int, samples: int, start: int, stop: int) -> NDArray[np.
     return np.concatenate(parts)
 
 
+class Drawn(NamedTuple):
+    ids: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    """How often each of them was drawn before."""
+
+
+class Order(Protocol):
+    def draw(self, start: int, stop: int) -> Drawn:
+        """The samples at positions start..stop-1 of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled:
+    """All samples in one order, then all of them in another."""
+
+    seed: int
+    samples: int
+
+    def draw(self, start: int, stop: int) -> Drawn:
+        ids = sample_ids(seed=self.seed, samples=self.samples, start=start, stop=stop)
+        return Drawn(ids, np.arange(start, stop) // self.samples)
+
+
 def batch(
-    *,
-    seed: int,
-    samples: int,
-    sequences: int,
-    step: int,
-    positions: int | None = None,
-    since: tuple[int, int] = (0, 0),
-) -> NDArray[np.int64]:
+    order: Order, *, sequences: int, step: int, positions: int | None = None, since: tuple[int, int] = (0, 0)
+) -> Drawn:
     """The samples of a step; the first step is 1. A run that draws `positions` in all may end with a short step.
 
     `since` is a step and the positions drawn up to it: a run may have gone on after a short step.
@@ -40,7 +59,7 @@ def batch(
     stop = start + sequences
     if positions is not None:
         start, stop = min(start, positions), min(stop, positions)
-    return sample_ids(seed=seed, samples=samples, start=start, stop=stop)
+    return order.draw(start, stop)
 
 
 def spread(samples: int, number: int) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.data.order import Order, Shuffled
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
 
@@ -96,6 +97,13 @@ class Split:
     def samples(self, length: int) -> int:
         """Sample i is tokens[i * length : (i + 1) * length + 1]: neighbours share the token that one predicts."""
         return max(0, (self.tokens - 1) // length)
+
+    def order(self, seed: int, length: int) -> Order:
+        return Shuffled(seed, self.samples(length))
+
+    def width(self, length: int) -> int:
+        """Numbers in a sample's row."""
+        return length + 1
 
     def read(self, ids: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """The tokens of these samples, one row each, of length + 1."""

@@ -76,8 +76,7 @@ def batch(run: RunDir, step: int, tokens: TokenSet) -> StepBatch:
     drawn = stretch.drawn + (step - 1 - stretch.start) * spec.batch.sequences
     ids = np.concatenate([record.samples for record in records])
     ordered = order.batch(
-        seed=spec.seed,
-        samples=tokens.train.samples(spec.batch.length),
+        tokens.train.order(spec.seed, spec.batch.length),
         sequences=spec.batch.sequences,
         step=step,
         positions=drawn + len(ids),
@@ -89,7 +88,7 @@ def batch(run: RunDir, step: int, tokens: TokenSet) -> StepBatch:
         attempt=stretch.ledger.attempt,
         world=stretch.ledger.world,
         ranks=[record.samples for record in records],
-        in_order=np.array_equal(ids, ordered),
+        in_order=np.array_equal(ids, ordered.ids),
         in_shards=[token_hash(part) for part in rows] == [record.hash for record in records],
     )
 

@@ -31,6 +31,8 @@ class Model(Section):
     """Attention heads; they divide `width`."""
     width: PositiveCount = 768
     """Size of the hidden state."""
+    hidden: PositiveCount | None = None
+    """Width of the feed-forward's inner layer. Left out: 4 × `width`."""
     context: PositiveCount = 1024
     """Positions the model knows: the longest sequence it can read."""
     vocab: PositiveCount | None = None
@@ -43,6 +45,11 @@ class Model(Section):
     """Compute attention scores in fp32 whatever the precision: steadier in fp16."""
     scale_attention_by_layer: bool = False
     """Divide the attention scores of block k by k (counted from 1): steadier in fp16."""
+
+    @property
+    def inner(self) -> int:
+        """Width of the feed-forward's inner layer."""
+        return self.hidden or 4 * self.width
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:

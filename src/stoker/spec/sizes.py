@@ -29,7 +29,7 @@ class StateBytes:
 def parameters(model: Model, vocab: int) -> int:
     """Every trained number once: the output head is the token embedding."""
     embeddings = (vocab + model.context) * model.width
-    norms_and_biases = 13 * model.width  # two norms (4), qkv (3), attention out (1), feed-forward (4 and 1)
+    norms_and_biases = 9 * model.width + model.inner  # two norms (4), qkv (3), attention out (1), feed-forward
     return embeddings + model.layers * (_block_matrices(model) + norms_and_biases) + 2 * model.width
 
 
@@ -53,15 +53,15 @@ def state_bytes(counted: int) -> StateBytes:
 def activation_bytes(model: Model, vocab: int, length: int, precision: Literal["fp32", "bf16", "fp16"]) -> int:
     """An estimate of what the backward pass needs of one sequence, with attention that keeps no square of scores.
 
-    In a block, 17 values of the width: both norms' inputs and outputs (4), qkv (3), attention's result (1), the
-    feed-forward's inner layer before and after its activation (8), what is added back (1). Then the logits, their
-    gradient, and their softmax in fp32.
+    In a block, 9 values of the width: both norms' inputs and outputs (4), qkv (3), attention's result (1), what is
+    added back (1); and the feed-forward's inner layer before and after its activation. Then the logits, their gradient,
+    and their softmax in fp32.
     """
     size = VALUE_BYTES[precision]
-    blocks = model.layers * 17 * model.width * size
+    blocks = model.layers * (9 * model.width + 2 * model.inner) * size
     head = vocab * (2 * size + FP32)
     return length * (blocks + head)
 
 
 def _block_matrices(model: Model) -> int:
-    return 12 * model.width**2  # qkv (3), attention out (1), feed-forward in (4) and out (4)
+    return 4 * model.width**2 + 2 * model.width * model.inner  # qkv (3), attention out (1), feed-forward in and out

@@ -20,12 +20,20 @@ class Batch:
     step: int
     samples: NDArray[np.int64]
     """Ids of this worker's share."""
+    epochs: NDArray[np.int64]
+    """How often each of them has been used before."""
     rows: Tensor
-    """Tokens, one row a sample, padded with zero rows to whole micro-batches."""
+    """One row a sample, as the split gives it, padded with zero rows to whole micro-batches."""
 
     @property
     def live(self) -> int:
         return len(self.samples)
+
+
+def held_out(rows: Tensor, samples: NDArray[np.int64] | None = None) -> Batch:
+    """Rows that are not trained on: the same each time."""
+    ids = np.arange(len(rows)) if samples is None else samples
+    return Batch(step=0, samples=ids, epochs=np.zeros(len(rows), np.int64), rows=rows)
 
 
 class Batches:
@@ -42,8 +50,8 @@ class Batches:
         since: tuple[int, int],
     ) -> None:
         self.split, self.me, self.since = split, me, since
-        self.seed, self.sequences, self.length, self.rows, self.positions = seed, sequences, length, rows, positions
-        self.samples = split.samples(length)
+        self.sequences, self.length, self.rows, self.positions = sequences, length, rows, positions
+        self.order = split.order(seed, length)
         self.waited_s = 0.0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ahead: Future[Batch] | None = None
@@ -59,16 +67,9 @@ class Batches:
         return batch
 
     def read(self, step: int) -> Batch:
-        ids = order.batch(
-            seed=self.seed,
-            samples=self.samples,
-            sequences=self.sequences,
-            step=step,
-            positions=self.positions,
-            since=self.since,
-        )
-        mine = share(len(ids), rank=self.me.rank, world=self.me.world)
-        samples = ids[mine.start : mine.stop]
-        rows = torch.zeros(self.rows, self.length + 1, dtype=torch.int64)
+        drawn = order.batch(self.order, sequences=self.sequences, step=step, positions=self.positions, since=self.since)
+        mine = share(len(drawn.ids), rank=self.me.rank, world=self.me.world)
+        samples, epochs = drawn.ids[mine.start : mine.stop], drawn.epochs[mine.start : mine.stop]
+        rows = torch.zeros(self.rows, self.split.width(self.length), dtype=torch.int64)
         rows[: len(samples)] = torch.from_numpy(self.split.read(samples, self.length))
-        return Batch(step=step, samples=samples, rows=rows)
+        return Batch(step=step, samples=samples, epochs=epochs, rows=rows)

@@ -17,9 +17,10 @@ from stoker.data.shards import Split, TokenSet
 from stoker.data.tokenizer import LoadedTokenizer, save
 from stoker.spec.errors import RunFailed, UserError
 from stoker.spec.run import Data, Model
+from stoker.train.batches import held_out
 from stoker.train.choices import DTYPES, Precision
 from stoker.train.load import LoadedModel
-from stoker.train.objectives import OBJECTIVES
+from stoker.train.objectives import plain
 
 LOGITS = 1 << 27  # numbers that a batch gives, as far as a row is not more
 TOKENS = 1 << 13  # in a batch
@@ -145,7 +146,7 @@ def _all_rows(
 
 @torch.inference_mode()
 def _loss(model: nn.Module, rows: Tensor, precision: Precision) -> float:
-    device, objective = next(model.parameters()).device, OBJECTIVES["causal"]
-    rows = rows.to(device)
+    device, objective = next(model.parameters()).device, plain("causal")
+    (inputs,) = objective.cut(held_out(rows), number=1, size=len(rows))
     with torch.autocast(device.type, dtype=DTYPES[precision], enabled=precision != "fp32"):
-        return float(objective.loss(model, rows, objective.targets(rows, len(rows))))
+        return float(objective.loss(model, *(tensor.to(device) for tensor in inputs)))

@@ -19,7 +19,7 @@ from torch import Tensor
 from stoker import __version__
 from stoker.data import tokenizer as tokenizer_files
 from stoker.rundir import Record, write_json
-from stoker.spec import contract
+from stoker.spec import contract, forms
 from stoker.spec.errors import RunFailed, UserError
 from stoker.train.card import card
 from stoker.train.choices import DTYPES, Precision
@@ -75,7 +75,7 @@ def export(
 def _write(loaded: LoadedModel, folder: Path, *, name: str, dtype: torch.dtype, shard_bytes: int) -> None:
     tokenizer = loaded.read_tokenizer()
     end, token = tokenizer.end_id, tokenizer.end
-    write_json(folder / hf.CONFIG_FILE, hf.config(loaded.shape, dtype=dtype, end=end))
+    write_json(folder / forms.CONFIG_FILE, forms.config(loaded.shape, dtype=str(dtype).removeprefix("torch."), end=end))
     write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
     tokenizer_files.save(tokenizer, folder)
     config_file = folder / tokenizer_files.CONFIGS[0]

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from stoker.data.tokenizer import PAIR, TOKENIZER_FILE, LoadedTokenizer, load_folder
 from stoker.rundir import RunDir, Saved
-from stoker.spec import contract
+from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
 from stoker.spec.run import Model
 from stoker.storage.mirror import run_dir
@@ -65,8 +65,8 @@ def load_model(path: Path, *, step: Step = "newest", device: str = "auto") -> Lo
         raise UserError(f"{path} is no run, so it has no step {step}", remedy="Leave --step out, or name the run")
     if (path / contract.MANIFEST_FILE).is_file():
         return _from_checkpoint(path, place)
-    if (path / hf.CONFIG_FILE).is_file():
-        shape = hf.read_shape(path)
+    if (path / forms.CONFIG_FILE).is_file():
+        shape = forms.read_shape(path)
         model = _empty(shape, place)
         hf.read_weights(path, shape, model)
         return LoadedModel(model=model, shape=shape, tokenizer=_tokenizer(path), origin=f"the folder {path}")
@@ -74,7 +74,7 @@ def load_model(path: Path, *, step: Step = "newest", device: str = "auto") -> Lo
         raise UserError(f"there is no folder {path}", remedy="Name a run, a checkpoint, or a folder with config.json")
     raise UserError(
         f"{path} holds no model: there is no {contract.SPEC_FILE} (a run), {contract.MANIFEST_FILE} (a checkpoint) "
-        f"or {hf.CONFIG_FILE} (a model of transformers)",
+        f"or {forms.CONFIG_FILE} (a model of transformers)",
         remedy="Name one of these",
     )
 

@@ -24,6 +24,7 @@ from stoker.data.tokenizer import LoadedTokenizer
 from stoker.rundir import Record
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.forms import form_of
 from stoker.train.load import LoadedModel, load_model
 
 RECORD_FILE = "stoker.json"
@@ -60,7 +61,7 @@ def check(folder: Path) -> Record:
     problems = _changed(folder)
     try:
         transformers: Any = importlib.import_module("transformers")
-        model_class, tokenizer_class = transformers.AutoModelForCausalLM, transformers.AutoTokenizer
+        tokenizer_class = transformers.AutoTokenizer
     except (ImportError, AttributeError) as e:
         why = f"transformers cannot be asked: {_first_line(e)}"
         return _record("failed" if problems else "unproven", [*problems, why])
@@ -70,7 +71,7 @@ def check(folder: Path) -> Record:
     except UserError as e:
         return _record("failed", [*problems, str(e)])
     try:
-        model, notes = model_class.from_pretrained(
+        model, notes = getattr(transformers, form_of(ours.shape).auto).from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
         theirs = tokenizer_class.from_pretrained(folder, local_files_only=True)

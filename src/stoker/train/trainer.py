@@ -14,16 +14,17 @@ from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
 from stoker.spec.derive import derive, micro_batches, share
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
-from stoker.train.batches import Batch, Batches
+from stoker.train.batches import Batch, Batches, held_out
 from stoker.train.callbacks import Callbacks
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.choices import Choices, choose, vocabulary
 from stoker.train.devices import Device
-from stoker.train.dist import Ranks, Word, agree, total
+from stoker.train.dist import Ranks, Word, agree, totals
 from stoker.train.engine import Engine
 from stoker.train.generate import Settings, generate
 from stoker.train.guard import FiniteGuard, Signals
 from stoker.train.metrics import Meter, TensorBoard
+from stoker.train.objectives import losses
 from stoker.train.optim import learning_rate
 
 SAMPLE = Settings(tokens=80, past_end=True)
@@ -97,9 +98,12 @@ class Trainer:
             self._save()
         while not self._finished():
             batch = self.batches.get(self.state.step + 1)
+            counts = self.engine.count(batch)
             word = agree(
                 Word(
-                    targets=batch.live * self.spec.batch.length,
+                    targets=counts.targets,
+                    tokens=counts.tokens,
+                    sequences=batch.live,
                     stop=self.signals.asked,
                     pause=self.me.first and (self._time_is_up(began) or self.callbacks.problem is not None),
                     save=self.me.first and self.checkpoints.overdue(),
@@ -109,7 +113,7 @@ class Trainer:
                 return self._pause(word)
             if word.save:
                 self._save()
-            best = self._step(batch, word.targets)
+            best = self._step(batch, word)
             if self.checkpoints.due(batch.step) or (best and self.spec.checkpoint.best):
                 self._save()
             self.checkpoints.settle(wait=False)
@@ -188,12 +192,12 @@ class Trainer:
 
     # one step
 
-    def _step(self, batch: Batch, targets: int) -> bool:
+    def _step(self, batch: Batch, word: Word) -> bool:
         """Train on one batch; True when its evaluation was the best so far."""
         spec, step = self.spec, batch.step
         self.ledger.record(step, batch.samples, batch.rows[: batch.live].numpy())
         rate = learning_rate(spec.optim, self.derived, self.state.updates + 1)
-        loss_sum, norm = self.engine.backward(batch, targets)
+        sums, norm = self.engine.backward(batch, word.targets)
         applied = self.guard.check(step, finite=math.isfinite(norm))
         if applied:
             self.engine.apply(norm=norm, rate=rate)
@@ -205,16 +209,17 @@ class Trainer:
             step=step,
             updates=self.state.updates + applied,
             skipped=self.state.skipped + (not applied),
-            tokens=self.state.tokens + targets,
-            drawn=self.state.drawn + targets // spec.batch.length,
+            tokens=self.state.tokens + word.tokens,
+            drawn=self.state.drawn + word.sequences,
         )
-        self.meter.step(tokens=targets, sequences=targets // spec.batch.length)
+        self.meter.step(tokens=word.tokens, sequences=word.sequences)
         last = self._finished()
         scheduled = spec.eval.every > 0 and step % spec.eval.every == 0
         evaluate = last or scheduled
         if not (step == 1 or step % spec.log.every == 0 or evaluate):
             return False
-        record: Record = {"step": step, "time": time.time(), "loss": total(float(loss_sum)) / targets, "lr": rate}
+        record: Record = {"step": step, "time": time.time()}
+        record |= losses(self.engine.objective, totals(sums.tolist()), word.targets) | {"lr": rate}
         record |= {"grad_norm": norm, "tokens": self.state.tokens, **self.meter.read(waited_s=self.batches.waited_s)}
         best = self._evaluate(record, scheduled=scheduled) if evaluate else False
         self._log(record, batch)
@@ -248,8 +253,11 @@ class Trainer:
             return False
         ids = order.spread(there, self.spec.eval.sequences)
         mine = share(len(ids), rank=self.me.rank, world=self.me.world)
-        rows = torch.from_numpy(self.tokens.validation.read(ids[mine.start : mine.stop], length))
-        loss = total(self.engine.loss_of(rows)) / (len(ids) * length)
+        chosen = ids[mine.start : mine.stop]
+        batch = held_out(torch.from_numpy(self.tokens.validation.read(chosen, length)), chosen)
+        judged = self.engine.judged
+        sums = totals([*self.engine.judge(batch), *judged.count(batch).targets])
+        loss = losses(judged, sums[: len(judged.parts)], sums[len(judged.parts) :])["loss"]
         if not math.isfinite(loss):
             raise RunFailed(
                 f"the validation loss is {loss} after step {self.state.step}",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from typing import Literal, cast
 
 from torch import Tensor, nn
 
@@ -18,12 +18,20 @@ Weights = dict[str, Tensor]
 class ModelSpec:
     build: Callable[[Model], nn.Module]
     """Shape -> module with initial weights drawn from torch's CPU generator; `vocab` must be set."""
+    objective: Literal["causal", "masked"] = "causal"
+    """What such a model learns to do."""
     attention_extremes: Callable[[nn.Module, Tensor], list[tuple[float, float]]]
     """(module, tokens) -> largest and smallest attention score of each layer."""
     from_hf: Callable[[Mapping[str, Tensor]], Weights]
     """Weights of the transformers class -> ours."""
     to_hf: Callable[[Mapping[str, Tensor]], Weights]
     """Our weights -> those of the transformers class."""
+    tied: Callable[[Model], Mapping[str, str]] = lambda _: {}
+    """Their names that repeat a tensor -> our name of it."""
+    blocks: str
+    """Where the module keeps its list of blocks."""
+    positions: tuple[str, ...] = ()
+    """Parameters that say where a token stands; they can be frozen."""
     decoder: Callable[[nn.Module, int, int], Decoder] = Rereading
     """(module, rows, length) -> what writes text, of `rows` rows of up to `length` tokens each."""
 

@@ -74,8 +74,8 @@ def plain_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, *, scale: fl
 class FeedForward(nn.Module):
     def __init__(self, shape: Model) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(shape.width, 4 * shape.width)
-        self.c_proj = nn.Linear(4 * shape.width, shape.width)
+        self.c_fc = nn.Linear(shape.width, shape.inner)
+        self.c_proj = nn.Linear(shape.inner, shape.width)
         self.dropout = shape.dropout
 
     def forward(self, x_BTW: Tensor) -> Tensor:
@@ -233,8 +233,8 @@ def from_hf(weights: Mapping[str, Tensor]) -> Weights:
     ours = {}
     for name, tensor in weights.items():
         name = name.removeprefix("transformer.")
-        if name == "lm_head.weight" or name.endswith((".attn.bias", ".attn.masked_bias")):
-            continue  # tied to wte, and the causal masks of old files
+        if name.endswith((".attn.bias", ".attn.masked_bias")):
+            continue  # the causal masks of old files
         ours[name] = _transposed(name, tensor)
     return ours
 
@@ -250,4 +250,13 @@ def _transposed(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-SPEC = ModelSpec(build=build, decoder=GPT2Decoder, attention_extremes=attention_extremes, from_hf=from_hf, to_hf=to_hf)
+SPEC = ModelSpec(
+    build=build,
+    blocks="h",
+    positions=("wpe.weight",),
+    decoder=GPT2Decoder,
+    attention_extremes=attention_extremes,
+    from_hf=from_hf,
+    to_hf=to_hf,
+    tied=lambda _: {"lm_head.weight": "wte.weight"},
+)

@@ -7,105 +7,19 @@ import json
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from stoker.spec.errors import UserError
+from stoker.spec.forms import CONFIG_FILE, RESTORE, read_json
 from stoker.spec.run import Model
 from stoker.train.models import model_spec
 
-CONFIG_FILE = "config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # each may be in shards, with an index beside them
-FORM = "gpt2"  # the one of our families that has a form in transformers
-HEAD, EMBEDDING = "lm_head.weight", "wte.weight"  # one tensor under two names
 SHOWN = 5  # names in an error
-RESTORE = "Restore it as it was"
-
-KEYS: dict[str, tuple[str, Any]] = {  # ours -> theirs, and what transformers takes where config.json is silent
-    "layers": ("n_layer", 12),
-    "heads": ("n_head", 12),
-    "width": ("n_embd", 768),
-    "context": ("n_positions", 1024),
-    "vocab": ("vocab_size", 50257),
-    "init_std": ("initializer_range", 0.02),
-    "upcast_attention": ("reorder_and_upcast_attn", False),
-    "scale_attention_by_layer": ("scale_attn_by_inverse_layer_idx", False),
-}
-DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
-DROPOUT = 0.1
-FIXED: dict[str, Any] = {  # what our model can be in one way only, which is transformers' default too
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "tie_word_embeddings": True,
-    "add_cross_attention": False,
-    "quantization_config": None,
-}
-
-
-def read_shape(folder: Path) -> Model:
-    """The model that config.json describes; what ours cannot be is refused by name."""
-    file = folder / CONFIG_FILE
-    config = _json(file)
-    kind = config.get("model_type")
-    if kind != FORM:
-        raise UserError(f"{file}: model_type is {json.dumps(kind)}", remedy=f'Stoker reads "{FORM}"')
-    for key, only in FIXED.items():
-        if config.get(key, only) != only:
-            raise UserError(
-                f"{file}: {key} is {json.dumps(config[key])}, which Stoker's models cannot be",
-                remedy=f"It takes {json.dumps(only)} alone",
-            )
-    values = {ours: config.get(theirs, default) for ours, (theirs, default) in KEYS.items()}
-    if None in values.values():
-        raise UserError(
-            f"{file}: {next(KEYS[key][0] for key in values if values[key] is None)}: it is null", remedy=RESTORE
-        )
-    inner = config.get("n_inner")
-    if inner is not None and inner != 4 * values["width"]:
-        raise UserError(f"{file}: n_inner is {inner}", remedy="Stoker's feed-forward is four times n_embd wide")
-    rates = [config.get(key, DROPOUT) for key in DROPOUTS]
-    if len(set(rates)) > 1:
-        said = ", ".join(f"{key} {rate}" for key, rate in zip(DROPOUTS, rates, strict=True))
-        raise UserError(
-            f"{file}: the dropouts differ ({said}), and Stoker's models have one",
-            remedy="Make them equal in a copy of it; what the model computes does not depend on them",
-        )
-    try:
-        return Model.model_validate({"family": FORM, "dropout": rates[0], **values})
-    except ValidationError as e:
-        first = e.errors()[0]
-        ours = str(first["loc"][0]) if first["loc"] else ""
-        key = KEYS.get(ours, (ours, None))[0]
-        raise UserError(
-            f"{file}: {f'{key}: ' * bool(key)}{first['msg'].removeprefix('Value error, ')}", remedy=RESTORE
-        ) from e
-
-
-def config(shape: Model, *, dtype: torch.dtype, end: int) -> dict[str, Any]:
-    """What config.json says of a model; `end` is the token that ends a document."""
-    if shape.family != FORM:
-        raise UserError(
-            f"model.family {shape.family} is code of your own, and has no form in transformers",
-            remedy="Export a model of Stoker's families",
-        )
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": FORM,
-        **{theirs: getattr(shape, ours) for ours, (theirs, _) in KEYS.items()},
-        **dict.fromkeys(DROPOUTS, shape.dropout),
-        **{key: value for key, value in FIXED.items() if value is not None},
-        "n_inner": None,
-        "use_cache": True,
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "dtype": str(dtype).removeprefix("torch."),
-    }
 
 
 @torch.no_grad()
@@ -113,10 +27,11 @@ def read_weights(folder: Path, shape: Model, model: nn.Module) -> None:
     """Fill the model; every tensor must be there, and no other."""
     wanted = dict(model.named_parameters())
     missing, unknown, misshapen = dict.fromkeys(wanted), [], []
-    head = None
+    tied, copies = model_spec(shape.family).tied(shape), {}
     for name, tensor in tensors(folder):
-        if name == HEAD:
-            head = tensor
+        if name in tied:
+            copies[name] = tensor
+            continue
         for ours, value in (renamed(shape, name, tensor) if tensor.dim() <= 2 else {name: tensor}).items():
             if ours not in wanted:
                 unknown.append(name)
@@ -131,11 +46,12 @@ def read_weights(folder: Path, shape: Model, model: nn.Module) -> None:
         raise UserError(
             f"{folder} does not hold the model of its {CONFIG_FILE}: it {said}", remedy="Restore its files as they were"
         )
-    if head is not None and not torch.equal(head.to(wanted[EMBEDDING]), wanted[EMBEDDING]):
-        raise UserError(
-            f"{folder}: {HEAD} differs from the embedding, and Stoker's models have one tensor for both",
-            remedy="Train it with tie_word_embeddings",
-        )
+    for name, tensor in copies.items():
+        if not torch.equal(tensor.to(wanted[tied[name]]), wanted[tied[name]]):
+            raise UserError(
+                f"{folder}: {name} differs from the embedding, and this model has one tensor for both",
+                remedy="Train it with tie_word_embeddings",
+            )
 
 
 def renamed(shape: Model, name: str, tensor: Tensor) -> dict[str, Tensor]:
@@ -199,7 +115,7 @@ def _weight_files(folder: Path) -> Sequence[Path]:
             return [folder / whole]
         index = folder / _index(whole)
         if index.is_file():
-            placed = _json(index).get("weight_map")
+            placed = read_json(index).get("weight_map")
             if not isinstance(placed, dict) or not all(isinstance(file, str) for file in placed.values()):
                 raise UserError(f"{index} has no weight_map of files", remedy=RESTORE)
             files = sorted(set(placed.values()))
@@ -225,16 +141,6 @@ def _pickled(file: Path) -> Iterator[tuple[str, Tensor]]:
 
 def _index(whole: str) -> str:
     return f"{whole}.index.json"
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise UserError(f"{file} cannot be read: {e}", remedy=RESTORE) from e
-    if not isinstance(found, dict):
-        raise UserError(f"{file} is no JSON object", remedy=RESTORE)
-    return found
 
 
 def _listed(names: Sequence[str]) -> str:

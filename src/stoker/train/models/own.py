@@ -35,7 +35,7 @@ def own_spec(word: str) -> ModelSpec:
     def no_extremes(_model: nn.Module, _tokens: Tensor) -> NoReturn:
         raise _wrong(word, "nobody can look into its attention", remedy="Set log.attention to false")
 
-    return ModelSpec(build=build, attention_extremes=no_extremes, from_hf=no_names, to_hf=no_names)
+    return ModelSpec(build=build, blocks="", attention_extremes=no_extremes, from_hf=no_names, to_hf=no_names)
 
 
 def _built(word: str, function: Callable[[Model], Any], shape: Model) -> nn.Module:

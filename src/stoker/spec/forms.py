@@ -1,0 +1,158 @@
+"""The forms in which transformers keeps our families: what config.json says of a model, both ways. No torch."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from stoker.spec.errors import UserError
+from stoker.spec.run import Model
+
+Values = dict[str, Any]
+
+CONFIG_FILE = "config.json"
+RESTORE = "Restore it as it was"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    model_type: str
+    architecture: str
+    """The class that an exported config.json names."""
+    auto: str
+    """The class of transformers that loads such a folder."""
+    keys: Mapping[str, tuple[str, Any]]
+    """Our field -> their key, and what transformers takes where config.json is silent."""
+    dropouts: tuple[str, ...] = ()
+    """Their keys for what is one number with us."""
+    dropout: float = 0.0
+    """What they are where config.json is silent."""
+    fixed: Mapping[str, Any]
+    """What our model can be in one way only, which is transformers' default too."""
+    extra: Callable[[Model], Values] = lambda _: {}
+    """Keys that no field of ours stands for alone."""
+    read_extra: Callable[[Values, Path], Values] = lambda _config, _file: {}
+    """Our fields from such keys; refuses what our model cannot be."""
+
+
+def _gpt2_inner(config: Values, _file: Path) -> Values:
+    inner, width = config.get("n_inner"), config.get("n_embd", 768)
+    return {"hidden": None if inner == 4 * width else inner}
+
+
+FORMS = {
+    "gpt2": Form(
+        model_type="gpt2",
+        architecture="GPT2LMHeadModel",
+        auto="AutoModelForCausalLM",
+        keys={
+            "layers": ("n_layer", 12),
+            "heads": ("n_head", 12),
+            "width": ("n_embd", 768),
+            "context": ("n_positions", 1024),
+            "vocab": ("vocab_size", 50257),
+            "init_std": ("initializer_range", 0.02),
+            "upcast_attention": ("reorder_and_upcast_attn", False),
+            "scale_attention_by_layer": ("scale_attn_by_inverse_layer_idx", False),
+        },
+        dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+        dropout=0.1,
+        fixed={
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": 1e-5,
+            "scale_attn_weights": True,
+            "tie_word_embeddings": True,
+            "add_cross_attention": False,
+            "quantization_config": None,
+        },
+        extra=lambda shape: {"n_inner": shape.hidden, "use_cache": True},
+        read_extra=_gpt2_inner,
+    ),
+}
+
+
+def form_of(shape: Model) -> Form:
+    if shape.family not in FORMS:
+        raise UserError(
+            f"model.family {shape.family} is code of your own, and has no form in transformers",
+            remedy="Export a model of Stoker's families",
+        )
+    return FORMS[shape.family]
+
+
+def config(shape: Model, *, dtype: str, end: int) -> Values:
+    """What config.json says of a model; `end` is the token that ends a document."""
+    form = form_of(shape)
+    return {
+        "architectures": [form.architecture],
+        "model_type": form.model_type,
+        **{theirs: getattr(shape, ours) for ours, (theirs, _) in form.keys.items()},
+        **dict.fromkeys(form.dropouts, shape.dropout),
+        **{key: value for key, value in form.fixed.items() if value is not None},
+        **form.extra(shape),
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "dtype": dtype,
+    }
+
+
+def read_shape(folder: Path) -> Model:
+    """The model that config.json describes; what ours cannot be is refused by name."""
+    file = folder / CONFIG_FILE
+    config = read_json(file)
+    kind = config.get("model_type")
+    family = next((family for family, form in FORMS.items() if form.model_type == kind), None)
+    if family is None:
+        known = ", ".join(f'"{form.model_type}"' for form in FORMS.values())
+        raise UserError(f"{file}: model_type is {json.dumps(kind)}", remedy=f"Stoker reads {known}")
+    form = FORMS[family]
+    for key, only in form.fixed.items():
+        if config.get(key, only) != only:
+            raise UserError(
+                f"{file}: {key} is {json.dumps(config[key])}, which Stoker's models cannot be",
+                remedy=f"It takes {json.dumps(only)} alone",
+            )
+    values = {ours: config.get(theirs, default) for ours, (theirs, default) in form.keys.items()}
+    if None in values.values():
+        raise UserError(
+            f"{file}: {next(form.keys[key][0] for key in values if values[key] is None)}: it is null", remedy=RESTORE
+        )
+    values |= form.read_extra(config, file)
+    return _validated({"family": family, "dropout": _dropout(form, config, file), **values}, form, file)
+
+
+def _dropout(form: Form, config: Values, file: Path) -> float:
+    rates = [config.get(key, form.dropout) for key in form.dropouts] or [0.0]
+    if len(set(rates)) > 1:
+        said = ", ".join(f"{key} {rate}" for key, rate in zip(form.dropouts, rates, strict=True))
+        raise UserError(
+            f"{file}: the dropouts differ ({said}), and Stoker's models have one",
+            remedy="Make them equal in a copy of it; what the model computes does not depend on them",
+        )
+    rate: float = rates[0]
+    return rate
+
+
+def _validated(values: Values, form: Form, file: Path) -> Model:
+    try:
+        return Model.model_validate(values)
+    except ValidationError as e:
+        first = e.errors()[0]
+        ours = str(first["loc"][0]) if first["loc"] else ""
+        key = form.keys.get(ours, (ours, None))[0]
+        raise UserError(
+            f"{file}: {f'{key}: ' * bool(key)}{first['msg'].removeprefix('Value error, ')}", remedy=RESTORE
+        ) from e
+
+
+def read_json(file: Path) -> Values:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise UserError(f"{file} cannot be read: {e}", remedy=RESTORE) from e
+    if not isinstance(found, dict):
+        raise UserError(f"{file} is no JSON object", remedy=RESTORE)
+    return found
