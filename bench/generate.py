@@ -3,7 +3,7 @@
 Both go on for 200 tokens; ours also spells them out as text. The tokens must be the same. A pair of turns gives one
 ratio; the table shows medians.
 
-    python bench/generate.py [--pairs 5] [--width 256] [--width 384]
+    python bench/generate.py [--pairs 5]
 """
 
 import argparse
@@ -21,6 +21,7 @@ from stoker.spec.run import Model
 from stoker.train.generate import Settings, generate
 from stoker.train.models.gpt2 import SPEC
 
+SHAPES = {"gpt2-demo": (4, 4, 256), "6 × 384": (6, 6, 384)}  # layers, heads, width
 VOCAB = 8000
 CONTEXT = 256
 PROMPT = 16  # tokens
@@ -31,29 +32,28 @@ SETTINGS = Settings(tokens=NEW, temperature=0, past_end=True)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--width", type=int, action="append")
     args = parser.parse_args()
     sources = [path.read_text(errors="ignore") for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))]
     tokenizer = train(VOCAB, iter(sources))
-    print(f"{'width':<8}{'batch':>6}{'stoker tok/s':>14}{'HF tok/s':>12}{'ratio':>8}   ratios of the pairs")
-    for width in args.width or (256, 384):
+    print(f"{'model':<12}{'batch':>6}{'stoker tok/s':>14}{'HF tok/s':>12}{'ratio':>8}   ratios of the pairs")
+    for name, (layers, heads, width) in SHAPES.items():
+        shape = Model(layers=layers, heads=heads, width=width, context=CONTEXT, vocab=VOCAB, init_std=0.05)
         for batch in (1, 8):
             prompts = some_prompts(tokenizer, sources, batch)
-            pairs = compare(width, tokenizer, prompts, pairs=args.pairs)
+            pairs = compare(shape, tokenizer, prompts, pairs=args.pairs)
             ours, theirs = (batch * NEW / statistics.median(column) for column in zip(*pairs, strict=True))
             ratios = [b / a for a, b in pairs]
             shown = " ".join(f"{ratio:.2f}" for ratio in ratios)
-            row = f"{width:<8}{batch:>6}{ours:>14,.0f}{theirs:>12,.0f}{statistics.median(ratios):>8.2f}   {shown}"
+            row = f"{name:<12}{batch:>6}{ours:>14,.0f}{theirs:>12,.0f}{statistics.median(ratios):>8.2f}   {shown}"
             print(row, flush=True)
 
 
-def compare(width: int, tokenizer: LoadedTokenizer, prompts: list[str], *, pairs: int) -> list[tuple[float, float]]:
+def compare(shape: Model, tokenizer: LoadedTokenizer, prompts: list[str], *, pairs: int) -> list[tuple[float, float]]:
     """Seconds of each, turn by turn."""
-    shape = Model(layers=6, heads=6 if width == 384 else 4, width=width, context=CONTEXT, vocab=VOCAB, init_std=0.05)
     torch.manual_seed(0)
     model = SPEC.build(shape).eval()
     config = GPT2Config(
-        n_layer=shape.layers, n_head=shape.heads, n_embd=width, n_positions=CONTEXT, vocab_size=VOCAB,
+        n_layer=shape.layers, n_head=shape.heads, n_embd=shape.width, n_positions=CONTEXT, vocab_size=VOCAB,
         eos_token_id=None, bos_token_id=None, pad_token_id=0,
     )  # fmt: skip
     reference = GPT2LMHeadModel(config).eval()

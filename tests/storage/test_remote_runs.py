@@ -98,6 +98,8 @@ def test_every_verb_reads_a_run_in_a_store(stoker, tokens: Path, s3: str, machin
     assert "proven" in stoker("audit", "tale", *where).stdout
     assert not list((place(s3) / "tale" / "checkpoints").iterdir())
     stoker("generate", "tale", "the stoker", "--tokens", "4", *where)
+    assert json.loads(stoker("eval", "tale", "--sequences", "2", "--json", *where).stdout)["step"] == 6
+    assert json.loads(stoker("replay", "tale", "--step", "5", "--json", *where).stdout)["replayed"]["equal"]
     stoker("export", "tale", "--step", "3", "-o", str(tmp_path / "model"), *where)
     assert (tmp_path / "model" / "config.json").is_file()
     assert "is done" in stoker("train", "name=tale", *SHORT, f"data={tokens}", *where).stdout

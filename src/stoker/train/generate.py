@@ -175,7 +175,7 @@ def _check(best: Tensor) -> None:
     if not math.isfinite(best.sum()):
         raise RunFailed(
             "the model gives no numbers: its weights are not finite",
-            remedy="Take an earlier checkpoint with --step N, or lower optim.lr and train again with --new",
+            remedy="Lower optim.lr and train again with --new, or take an earlier checkpoint with --step N",
         )
 
 
