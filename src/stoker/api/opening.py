@@ -2,10 +2,11 @@
 
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.api.origins import Origin, as_begun, check_tokenizer, settle
 from stoker.data.files import covers, is_there
 from stoker.data.prepare import Progress, ignore, is_prepared, prepared
 from stoker.data.shards import INDEX_FILE, TokenSet
@@ -77,10 +78,12 @@ def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], 
     if run.exists():
         with run.lock():
             return _existing(run, spec, store, progress)
+    spec, origins = settle(spec, runs=runs)
     tokens = prepared(spec.data, store, progress=progress)
+    check_tokenizer(origins, tokens.tokenizer)
     spec = _fill(spec, tokens)
     _check_size(spec, tokens)
-    _create(run, spec, tokens)
+    _create(run, spec, tokens, origins)
     return _opened(run, spec, tokens, done=None)
 
 
@@ -94,7 +97,8 @@ def free_name(spec: AnySpec, runs: Path) -> AnySpec:
 
 
 def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progress], None]) -> OpenedTraining:
-    old = run.any_spec()
+    old = run.spec()
+    spec = as_begun(spec, old)
     changes = difference(old, spec)
     if changes.refused:
         raise _another_run(run, changes.refused)
@@ -217,7 +221,9 @@ def _another_run(run: RunDir, changes: Changes) -> UserError:
     )
 
 
-def _create(run: RunDir, spec: AnySpec, tokens: TokenSet | None = None) -> None:
+def _create(
+    run: RunDir, spec: AnySpec, tokens: TokenSet | None = None, origins: Mapping[str, Origin] | None = None
+) -> None:
     try:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -229,6 +235,8 @@ def _create(run: RunDir, spec: AnySpec, tokens: TokenSet | None = None) -> None:
             )
         if tokens is not None:
             shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
+        if origins:
+            run.write_origins({name: origin.ref for name, origin in origins.items()})
         run.create(spec, _ref(tokens) if tokens else None)
 
 

@@ -136,6 +136,7 @@ def scratch(run: RunDir, step: int) -> Iterator[Scratch]:
     with tempfile.TemporaryDirectory(prefix="stoker-replay-", ignore_cleanup_errors=True) as folder:
         copy = RunDir(Path(folder) / run.name)
         copy.create(spec, DataRef(shards=str(tokens.path), key=tokens.key))
+        copy.write_origins(run.origins())
         shutil.copytree(tokens.tokenizer, copy.tokenizer)
         saved = _borrow(run, copy, step)
         start = saved.step if saved else 0

@@ -109,7 +109,8 @@ def _facts(preset: Preset) -> dict[str, object]:
 def _size(preset: Preset) -> int:
     if preset.kind == "model":
         return parameters(Model.model_validate(preset.document.values), GPT2_VOCAB)
-    return parameters(load(None, [f"base={preset.name}", "data=."]).training.model, GPT2_VOCAB)
+    needed = ["data=.", "objective.teacher=."]  # what no preset can know; neither changes the model
+    return parameters(load(None, [f"base={preset.name}", *needed]).training.model, GPT2_VOCAB)
 
 
 def _as_json(key: str, loaded: Loaded) -> dict[str, object]:

@@ -55,6 +55,10 @@ def load(name: str) -> LoadedTokenizer:
     return _load_files(name, _fetch(name))
 
 
+def has_tokenizer(folder: Path) -> bool:
+    return (folder / TOKENIZER_FILE).is_file() or all((folder / name).is_file() for name in PAIR)
+
+
 def load_folder(folder: Path) -> LoadedTokenizer:
     names = (TOKENIZER_FILE, *PAIR, *CONFIGS)
     return _load_files(str(folder), {name: folder / name for name in names if (folder / name).is_file()})

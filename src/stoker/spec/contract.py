@@ -12,6 +12,7 @@ EXIT_INTERRUPTED: Final = 130
 # The run directory.
 SPEC_FILE: Final = "spec.yaml"
 DATA_FILE: Final = "data.json"
+ORIGINS_FILE: Final = "origins.json"
 METRICS_FILE: Final = "metrics.jsonl"
 EVENTS_FILE: Final = "events.jsonl"
 EXIT_FILE: Final = "exit.json"

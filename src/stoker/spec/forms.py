@@ -1,5 +1,6 @@
 """The forms in which transformers keeps our families: what config.json says of a model, both ways. No torch."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ Values = dict[str, Any]
 
 CONFIG_FILE = "config.json"
 RESTORE = "Restore it as it was"
+EDGE = 1 << 20  # bytes at both ends of a file of weights that tell it from another
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +124,19 @@ def read_shape(folder: Path) -> Model:
         )
     values |= form.read_extra(config, file)
     return _validated({"family": family, "dropout": _dropout(form, config, file), **values}, form, file)
+
+
+def identity(folder: Path) -> str:
+    """What a folder of weights is known by: its config, and the names, sizes and both ends of its files."""
+    digest = hashlib.sha256((folder / CONFIG_FILE).read_bytes())
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with open(file, "rb") as opened:
+            digest.update(opened.read(EDGE))
+            opened.seek(max(0, size - EDGE))
+            digest.update(opened.read(EDGE))
+    return digest.hexdigest()
 
 
 def _dropout(form: Form, config: Values, file: Path) -> float:

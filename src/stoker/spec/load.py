@@ -23,7 +23,7 @@ from stoker.spec.presets import preset
 from stoker.spec.problems import explain_problem, unknown_key
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
-SHORTHANDS = {"model": "preset", "data": "path", "objective": "kind", "on": "kind"}
+SHORTHANDS = {"model": "preset", "data": "path", "init": "path", "objective": "kind", "on": "kind"}
 """What a section means when it is given a plain value: `model: gpt2-small`."""
 
 
@@ -245,10 +245,10 @@ class _Layer:
             return value
         if key in ("data.path", "script"):
             return _place(self.folder, value)
-        if key == "data.tokenizer":
+        if key in ("data.tokenizer", "init.path", "objective.teacher"):
             looks_local = value.startswith((".", "/", "~"))
             place = _place(self.folder, value)
-            return place if looks_local or os.path.isdir(place) else value  # else a name on the hub
+            return place if looks_local or os.path.isdir(place) else value  # else a name: on the hub, or a run's
         return value
 
 

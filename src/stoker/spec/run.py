@@ -77,9 +77,50 @@ class Data(Section):
     """Leave out and count records that cannot be read, instead of stopping at the first."""
 
 
+class Init(Section):
+    path: Place | None = None
+    """A run, a checkpoint's folder, or a folder that transformers wrote: its weights are what this run begins with."""
+    layers: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+    """Which of its blocks to take, counted from 0, such as [0, 2, 4, 7, 9, 11]. Left out: all, or evenly spread ones when the model has fewer."""  # noqa: E501
+    freeze_positions: bool = False
+    """Leave the position embeddings as they are."""
+
+    def taken(self, there: int, wanted: int) -> list[int]:
+        """Which blocks of a model of so many a model of `wanted` begins with."""
+        if self.layers:
+            return self.layers
+        return [round(number * (there - 1) / max(1, wanted - 1)) for number in range(wanted)]
+
+    @model_validator(mode="after")
+    def _of_something(self) -> Self:
+        if self.path is None and (self.layers or self.freeze_positions):
+            raise ValueError("it says what to take and not where from; write init: {path: runs/big}")
+        return self
+
+
 class Objective(Section):
-    kind: Literal["causal"] = "causal"
-    """`causal`: predict the next token."""
+    kind: Literal["causal", "distill"] | None = None
+    """`causal`: predict the next token; `distill`: do so, and predict what a teacher predicts. Left out: what the model's family learns."""  # noqa: E501
+    teacher: Place | None = None
+    """A run, a checkpoint's folder, or a folder that transformers wrote, of a model with the same vocabulary."""
+    temperature: Annotated[Number, Field(gt=0)] = 2.0
+    """Both models' predictions are softened by it before they are compared."""
+    alpha_ce: Annotated[Number, Field(ge=0)] = 5.0
+    """Weight of the teacher's predictions: temperature² · KL divergence."""
+    alpha_clm: Annotated[Number, Field(ge=0)] = 1.0
+    """Weight of what the family learns without a teacher."""
+    alpha_mse: Annotated[Number, Field(ge=0)] = 0.0
+    """Weight of the squared difference between both models' logits."""
+
+    @model_validator(mode="after")
+    def _taught_or_not(self) -> Self:
+        if self.kind == "distill" and self.teacher is None:
+            raise ValueError("distillation needs a teacher; set objective.teacher to a run or a folder")
+        if self.teacher and self.kind not in (None, "distill"):
+            raise ValueError(f"kind {self.kind} has no teacher; set kind to distill, or take the teacher out")
+        if self.teacher and not (self.alpha_ce or self.alpha_mse):
+            raise ValueError("nothing is learnt from the teacher; set alpha_ce or alpha_mse above 0")
+        return self
 
 
 class Batch(Section):
@@ -202,6 +243,8 @@ class RunSpec(Section):
     """A preset's name, or family and sizes."""
     data: Data
     """What to train on."""
+    init: Init = Init()
+    """The weights to begin with. Left out: random ones."""
     objective: Objective = Objective()
     """What the model learns to do."""
     batch: Batch = Batch()

@@ -15,22 +15,31 @@ from stoker.train.choices import DTYPES, Choices
 from stoker.train.devices import Device
 from stoker.train.dist import Ranks
 from stoker.train.guard import LossScale
+from stoker.train.load import LoadedModel
 from stoker.train.models import model_spec, weights
 from stoker.train.objectives import Counts, Objective, plain
+from stoker.train.objectives.distill import Distill
 from stoker.train.optim import adamw, optimizer_tensors, set_rate
+from stoker.train.origins import freeze_positions
 from stoker.train.parallel import Gradients
 
 
 class Engine:
-    def __init__(self, spec: RunSpec, me: Ranks, device: Device) -> None:
+    def __init__(self, spec: RunSpec, me: Ranks, device: Device, *, teacher: LoadedModel | None = None) -> None:
         self.spec, self.me, self.device = spec, me, device
         self.family = model_spec(spec.model.family)
         self.judged = plain(self.family.objective)
         self.objective: Objective = self.judged
+        self.teacher = teacher
+        self.teacher_size = sum(p.numel() for p in teacher.model.parameters()) if teacher else 0
+        if teacher:
+            self.objective = Distill(self.judged, teacher.model, spec.objective)
         if spec.deterministic:
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(spec.seed)  # every worker draws the same weights
         self.model = self.family.build(spec.model).to(device.torch)
+        if spec.init.freeze_positions:
+            freeze_positions(self.model, spec)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.size = sum(p.numel() for p in self.parameters)
         named = dict(self.model.named_parameters())
@@ -42,6 +51,10 @@ class Engine:
         self.choices, self.accumulation, self.micro = choices, accumulation, micro
         self.gradients = Gradients(self.parameters, world=self.me.world)
         self.loss_scale = LossScale(active=choices.precision == "fp16")
+        if self.teacher:
+            for p in self.teacher.model.parameters():
+                if p.dim() >= 2:  # as autocast would cast them for every product
+                    p.data = p.data.to(DTYPES[choices.precision])
         self.loss = self._loss
         if choices.compile:
             torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is

@@ -14,6 +14,7 @@ from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
 from stoker.spec.derive import derive, micro_batches, share
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
+from stoker.train import origins
 from stoker.train.batches import Batch, Batches, held_out
 from stoker.train.callbacks import Callbacks
 from stoker.train.checkpoint import Checkpoints
@@ -52,7 +53,8 @@ class Trainer:
         self.spec = spec = run.spec()
         self.tokens = _open(run)
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
-        self.engine = Engine(spec, me, device)
+        taught = run.origins().get("teacher")
+        self.engine = Engine(spec, me, device, teacher=origins.teacher(taught, device.torch) if taught else None)
         self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved)
         self._begin()
         accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
@@ -73,12 +75,17 @@ class Trainer:
         self.ledger = Ledger(run.ledger, attempt=me.attempt, rank=me.rank, world=me.world, start=self.state.step)
         peak = chips.peak_flops(device.chip, self.choices.precision)
         self.meter = Meter(
-            flops_per_token=sizes.flops_per_token(
-                spec.model, vocabulary(spec), spec.batch.length, counted=self.engine.size
-            ),
+            flops_per_token=self._flops_per_token(),
             peak_flops=peak * me.world if peak else None,
         )
         self.tensorboard = TensorBoard(run.tensorboard) if me.first and spec.log.tensorboard else None
+
+    def _flops_per_token(self) -> float:
+        length, vocab, teacher = self.spec.batch.length, vocabulary(self.spec), self.engine.teacher
+        flops = sizes.flops_per_token(self.spec.model, vocab, length, counted=self.engine.size)
+        if teacher:  # a forward is a third of a step
+            flops += sizes.flops_per_token(teacher.shape, vocab, length, counted=self.engine.teacher_size) // 3
+        return flops
 
     def train(self) -> Exit:
         try:
@@ -138,6 +145,8 @@ class Trainer:
     def _begin(self) -> None:
         """From the newest good checkpoint, or from nothing."""
         saved = self.checkpoints.load(self.engine.tensors())
+        if saved is None and (begun_with := self.run.origins().get("init")):
+            origins.start(self.engine.model, self.spec, begun_with)
         samples = self.tokens.train.samples(self.spec.batch.length)
         self._resumed: Record | None = saved.manifest["state"] if saved else None
         kept = self._resumed or {}
@@ -149,7 +158,13 @@ class Trainer:
             step=self.state.step,
             drawn=self.state.drawn,
         )
-        self.choices, self.notes = choose(self.spec, self.device, steps=self.derived.steps, parameters=self.engine.size)
+        self.choices, self.notes = choose(
+            self.spec,
+            self.device,
+            steps=self.derived.steps,
+            parameters=self.engine.size,
+            held=self.engine.teacher_size,
+        )
         if saved:
             same_world = saved.manifest["world"] == self.me.world
             self.choices = self.choices.keep(Choices(**kept["choices"]), same_world=same_world)

@@ -233,8 +233,8 @@ def from_hf(weights: Mapping[str, Tensor]) -> Weights:
     ours = {}
     for name, tensor in weights.items():
         name = name.removeprefix("transformer.")
-        if name.endswith((".attn.bias", ".attn.masked_bias")):
-            continue  # the causal masks of old files
+        if name == "lm_head.weight" or name.endswith((".attn.bias", ".attn.masked_bias")):
+            continue  # tied to wte, and the causal masks of old files
         ours[name] = _transposed(name, tensor)
     return ours
 

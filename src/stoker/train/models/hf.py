@@ -5,7 +5,7 @@ Tensors are read and written one file at a time, and what a folder holds must be
 
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -22,10 +22,14 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # each may be in shards, w
 SHOWN = 5  # names in an error
 
 
-@torch.no_grad()
 def read_weights(folder: Path, shape: Model, model: nn.Module) -> None:
     """Fill the model; every tensor must be there, and no other."""
-    wanted = dict(model.named_parameters())
+    fill(folder, shape, dict(model.named_parameters()))
+
+
+@torch.no_grad()
+def fill(folder: Path, shape: Model, wanted: Mapping[str, Tensor], *, partial: bool = False) -> None:
+    """Fill these tensors of the model that the folder holds; when they are only a part of it, the others are let be."""
     missing, unknown, misshapen = dict.fromkeys(wanted), [], []
     tied, copies = model_spec(shape.family).tied(shape), {}
     for name, tensor in tensors(folder):
@@ -34,7 +38,7 @@ def read_weights(folder: Path, shape: Model, model: nn.Module) -> None:
             continue
         for ours, value in (renamed(shape, name, tensor) if tensor.dim() <= 2 else {name: tensor}).items():
             if ours not in wanted:
-                unknown.append(name)
+                unknown += [] if partial else [name]
             elif value.shape != wanted[ours].shape or not value.is_floating_point():
                 misshapen.append(f"{name} {str(value.dtype).removeprefix('torch.')} {list(tensor.shape)}")
             else:

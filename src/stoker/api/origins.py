@@ -1,0 +1,148 @@
+"""What a run takes from other models: the weights it begins with, and the teacher it learns from.
+
+Looked at before anything is made, from config.json, spec.yaml and tokenizers alone: no torch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.data.prepare import is_prepared
+from stoker.data.tokenizer import has_tokenizer, load_folder
+from stoker.observe.runs import find
+from stoker.rundir import OriginRef, RunDir, Saved
+from stoker.spec import contract, forms
+from stoker.spec.errors import UserError
+from stoker.spec.run import Model, RunSpec
+from stoker.storage.mirror import run_dir
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """A model that is there already."""
+
+    ref: OriginRef
+    shape: Model
+    tokenizer: Path | None
+
+
+def settle(spec: RunSpec, *, runs: Path) -> tuple[RunSpec, dict[str, Origin]]:
+    """The spec with what it leaves to those models, and these by name: `init`, `teacher`. Refuses what cannot fit."""
+    words = {"init": spec.init.path, "teacher": spec.objective.teacher}
+    found = {name: _open(word, runs, key=_key(name)) for name, word in words.items() if word}
+    model = spec.model
+    if init := found.get("init"):
+        model = _shape(spec, init)
+    vocab = next((origin.shape.vocab for origin in found.values()), None)
+    if vocab and model.vocab is None:
+        model = model.model_copy(update={"vocab": vocab})
+    data = spec.data
+    if data.tokenizer is None and not is_prepared(data):
+        taken = next((origin.tokenizer for origin in found.values() if origin.tokenizer), None)
+        data = data.model_copy(update={"tokenizer": str(taken)}) if taken else data
+    spec = spec.model_copy(update={"model": model, "data": data})
+    for name, origin in found.items():
+        _check(spec, name, origin)
+    return spec, found
+
+
+def as_begun(spec: RunSpec, old: RunSpec) -> RunSpec:
+    """The spec of a run that goes on, with what it left to other models when it began: they are not asked again."""
+    if spec.init.path is None and spec.objective.teacher is None:
+        return spec
+    model = old.model if "model" not in spec.model_fields_set else spec.model
+    if model.vocab is None:
+        model = model.model_copy(update={"vocab": old.model.vocab})
+    tokenizer = spec.data.tokenizer or old.data.tokenizer
+    data = spec.data.model_copy(update={"tokenizer": tokenizer})
+    return spec.model_copy(update={"model": model, "data": data})
+
+
+def check_tokenizer(origins: dict[str, Origin], tokenizer: Path) -> None:
+    """Tokens must mean the same to all: what a number stands for is nowhere in the weights."""
+    ours = load_folder(tokenizer).tokenizer.get_vocab()
+    for name, origin in origins.items():
+        if origin.tokenizer is None:
+            continue
+        theirs = load_folder(origin.tokenizer).tokenizer.get_vocab()
+        if theirs != ours:
+            raise UserError(
+                f"{_key(name)} {origin.ref.path} has another vocabulary ({len(theirs)} tokens) than the data "
+                f"({len(ours)})",
+                remedy=f"Set data.tokenizer to {origin.tokenizer}",
+            )
+
+
+def _key(name: str) -> str:
+    return {"init": "init.path", "teacher": "objective.teacher"}[name]
+
+
+def _open(word: str, runs: Path, *, key: str) -> Origin:
+    folder = Path(word).expanduser()
+    if (folder / contract.MANIFEST_FILE).is_file():
+        return _of_checkpoint(folder.absolute())
+    if (folder / forms.CONFIG_FILE).is_file() and not run_dir(folder).exists():
+        shape = forms.read_shape(folder)
+        tokenizer = folder.absolute() if has_tokenizer(folder) else None
+        ref = OriginRef(path=str(folder.absolute()), step=None, key=forms.identity(folder))
+        return Origin(ref=ref, shape=shape, tokenizer=tokenizer)
+    try:
+        run = find(word, runs)
+    except UserError as e:
+        raise UserError(
+            f"{key}: {e.problem}, and no folder with {forms.CONFIG_FILE} of that name", remedy=e.remedy
+        ) from e
+    saved = run.saved()
+    if not saved:
+        raise UserError(f"{key}: run '{run.name}' has no checkpoint yet", remedy="Wait for its first one")
+    return _of_run(run, saved[-1])
+
+
+def _of_run(run: RunDir, saved: Saved) -> Origin:
+    ref = OriginRef(path=str(run.path.absolute()), step=saved.step, key=saved.key)
+    tokenizer = run.tokenizer.absolute() if has_tokenizer(run.tokenizer) else None
+    return Origin(ref=ref, shape=run.spec().model, tokenizer=tokenizer)
+
+
+def _of_checkpoint(folder: Path) -> Origin:
+    run = RunDir(folder.parent.parent)
+    saved = next((saved for saved in run.saved() if saved.path.name == folder.name), None) if run.exists() else None
+    if saved is None:
+        raise UserError(f"the checkpoint {folder} lies apart from its run", remedy="Put it back, or name the run")
+    return _of_run(run, saved)
+
+
+def _shape(spec: RunSpec, init: Origin) -> Model:
+    """The model that begins with these weights: theirs where the spec names none."""
+    if "model" in spec.model_fields_set:
+        return spec.model
+    chosen = spec.init.layers
+    return init.shape.model_copy(update={"layers": len(chosen)} if chosen else {})
+
+
+def _check(spec: RunSpec, name: str, origin: Origin) -> None:
+    key, ours, theirs = _key(name), spec.model, origin.shape
+    if theirs.vocab != ours.vocab:
+        raise UserError(
+            f"{key} {origin.ref.path} has an embedding of {theirs.vocab} tokens, and model.vocab is {ours.vocab}",
+            remedy="Leave model.vocab out",
+        )
+    if name == "teacher":
+        if theirs.context < spec.batch.length:
+            raise UserError(
+                f"{key} {origin.ref.path} reads {theirs.context} tokens at most, and batch.length is "
+                f"{spec.batch.length}",
+                remedy=f"Set batch.length to {theirs.context} or less",
+            )
+        return
+    layers = spec.init.taken(theirs.layers, ours.layers)
+    if len(layers) != ours.layers or len(set(layers)) != len(layers) or max(layers) >= theirs.layers:
+        raise UserError(
+            f"init takes layers {layers} of {theirs.layers}, and model.layers is {ours.layers}",
+            remedy=f"Name {ours.layers} different layers from 0 to {theirs.layers - 1} in init.layers",
+        )
+    for field, mine in ours.model_dump().items():
+        if field not in ("layers", "dropout", "init_std", "vocab") and mine != getattr(theirs, field):
+            raise UserError(
+                f"model.{field} is {mine}, and {key} {origin.ref.path} has {getattr(theirs, field)}",
+                remedy="Leave model out: it is taken from there",
+            )
