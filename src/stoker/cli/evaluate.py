@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -20,8 +21,12 @@ from stoker.spec.errors import UserError
 from stoker.spec.run import Data
 from stoker.train.evaluate import Score, evaluate, precision_of, token_widths, tokenise
 from stoker.train.load import LoadedModel
+from stoker.train.models import model_spec
+from stoker.train.tasks import choose, last_words, read_choices, read_last_words
 
 HELD_OUT = "validation"
+TASKS = {"choice": (read_choices, choose), "last-word": (read_last_words, last_words)}
+FIGURES = ("accuracy", "accuracy_by_length", "perplexity")
 
 
 class Chosen(NamedTuple):
@@ -36,6 +41,9 @@ def eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", nargs="+", default=[], metavar="FILE", help="text or a prepared set (what the run itself held out)"
     )
+    parser.add_argument(
+        "--task", choices=tuple(TASKS), help="--data has questions: choices between continuations, or last words"
+    )
     parser.add_argument("--split", choices=(HELD_OUT, "train"), help=f"which part of a prepared set ({HELD_OUT})")
     parser.add_argument("--sequences", type=int, metavar="N", help="so many, spread over the data (all of it)")
     parser.add_argument("--length", type=int, metavar="N", help="tokens in a sequence (the run's, or the context)")
@@ -47,6 +55,8 @@ def eval(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} is {getattr(args, name)}", remedy="Give 1 or more, or leave it out")
     loaded = open_model(args)
+    if args.task:
+        return _task(args, loaded)
     length, vocab = _length(args, loaded), loaded.shape.vocab
     precision = precision_of(loaded)
     assert vocab is not None
@@ -74,6 +84,37 @@ def eval(args: argparse.Namespace) -> int:
     else:
         head_rows = [("model", loaded.origin), ("data", f"{name}: {score.sequences:,} sequences of {length}")]
         print(output.pairs([*head_rows, *_lines(score), ("precision", precision)]))
+    return contract.EXIT_DONE
+
+
+def _task(args: argparse.Namespace, loaded: LoadedModel) -> int:
+    if len(args.data) != 1:
+        raise UserError("--task needs one file of questions", remedy="Name it: --data FILE")
+    if model_spec(loaded.shape.family).objective != "causal":
+        raise UserError(
+            f"{loaded.origin} does not predict the next token, and --task asks for that",
+            remedy="Leave --task out, or name another model",
+        )
+    read, answer = TASKS[args.task]
+    questions, tokenizer, precision = read(Path(args.data[0])), open_tokenizer(args, loaded), precision_of(loaded)
+    with counting("answering", "texts") as progress:
+        outcome = answer(
+            loaded.model,
+            loaded.shape,
+            tokenizer.tokenizer,
+            tokenizer.end_id,
+            questions,
+            precision=precision,
+            progress=progress,
+        )
+    figures = {key: value for key, value in asdict(outcome).items() if value is not None}
+    if args.json:
+        head = {"model": loaded.origin, "step": loaded.step, "data": args.data[0], "task": args.task}
+        print(json.dumps(head | {"precision": precision} | figures))
+    else:
+        rows = [("model", loaded.origin), ("data", f"{args.data[0]}: {outcome.questions:,} questions ({args.task})")]
+        rows += [(key.replace("_", " "), f"{figures[key]:.4g}") for key in FIGURES if key in figures]
+        print(output.pairs([*rows, ("precision", precision)]))
     return contract.EXIT_DONE
 
 
