@@ -35,7 +35,7 @@ class RopeScaling(Section):
     @model_validator(mode="after")
     def _low_is_below_high(self) -> Self:
         if self.low >= self.high:
-            raise ValueError(f"low {self.low:g} is not below high {self.high:g}; write low: 1, high: 4, as Llama 3 has them")
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}; write low: 1, high: 4")
         return self
 
 
@@ -80,7 +80,7 @@ class Model(Section):
     rope_theta: Annotated[Number, Field(gt=0)] = 10_000.0
     """Llama: how slowly the slowest of its positions turns; 10000 in Llama 2, 500000 in Llama 3."""
     rope_scaling: RopeScaling | None = None
-    """Llama: positions slowed for a longer context, as in Llama 3.1: `{factor: 8, low: 1, high: 4, original_context: 8192}`."""  # noqa: E501
+    """Turns of a Llama slowed for a longer context, as Llama 3.1 has them: `{factor: 8, low: 1, high: 4, original_context: 8192}`."""  # noqa: E501
     tied: bool = False
     """Llama: the output head is the embedding. GPT-2's always is."""
     norm_eps: Annotated[Number, Field(gt=0)] = 1e-5

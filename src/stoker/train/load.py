@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from stoker.data.tokenizer import PAIR, TOKENIZER_FILE, LoadedTokenizer, load_folder
+from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load_folder
 from stoker.rundir import RunDir, Saved
 from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
@@ -208,8 +208,7 @@ def _shape(run: RunDir) -> Model:
 
 
 def _tokenizer(folder: Path) -> Path | None:
-    whole = (folder / TOKENIZER_FILE).is_file() or all((folder / name).is_file() for name in PAIR)
-    return Path(os.path.abspath(folder)) if whole else None
+    return Path(os.path.abspath(folder)) if has_tokenizer(folder) else None
 
 
 def _device(word: str) -> torch.device:
