@@ -134,8 +134,8 @@ def _decoder(proto: Proto) -> decoders.Decoder:
 
 def _parse(data: bytes) -> Proto:
     message = _fields(data)
-    if 1 not in message:
-        raise ValueError("it is no SentencePiece model")
+    if not all(number in message for number in (1, 2, 3)):  # pieces, how it was trained, how text is normalised
+        raise ValueError("it is no SentencePiece model, or half of one")
     trainer = _fields(_last_bytes(message, 2))
     normalizer = _fields(_last_bytes(message, 3))
     shown = _last_bytes(trainer, 44)
