@@ -137,7 +137,7 @@ class Data(Section):
     path: Place | Annotated[list[Place], Field(min_length=1)]
     """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), a folder of `stoker prepare`, or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
     tokenizer: Text | TrainTokenizer | None = None
-    """`{train: 8000}`, a folder with tokenizer.json or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
+    """`{train: 8000}`, a folder with tokenizer.json, tokenizer.model or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
     field: Text = "text"
     """The field that holds the text, in JSONL, JSON, CSV and Parquet."""
     validation: Fraction = 0.01
