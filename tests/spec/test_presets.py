@@ -11,11 +11,20 @@ def test_every_preset_loads_and_says_what_it_is() -> None:
         assert one.description
         if one.kind == "model":
             Model.model_validate(one.document.values)
-            assert {"family", "layers", "heads", "width", "context"} == set(one.document.values)
+            assert {"family", "layers", "heads", "width", "context"} <= set(one.document.values)
         else:
             load(None, [f"base={one.name}", "data=.", *(["objective.teacher=."] if "distil" in one.name else [])])
     assert set(presets("model")) > {f"gpt2-{size}" for size in ("micro", "small", "medium", "large", "xl")}
-    assert set(presets("run")) >= {"demo", "gpt2-small", "mistral-gpt2-small"}
+    assert set(presets("model")) > {f"llama{size}" for size in ("2-7b", "2-13b", "2-70b", "3.1-8b", "3.1-70b", "-tiny")}
+    assert set(presets("run")) >= {"demo", "gpt2-small", "mistral-gpt2-small", "llama2-7b"}
+
+
+def test_llamas_recipe_is_the_published_one() -> None:
+    spec = load(None, ["base=llama2-7b", "data=."]).spec
+    assert (spec.model.layers, spec.model.inner, spec.model.vocab) == (32, 11008, 32000)
+    optim = spec.optim
+    assert (optim.lr, optim.schedule, optim.warmup, optim.floor) == (1e-4, "cosine", 0.0032, 0.1)
+    assert (optim.betas, optim.weight_decay, optim.clip, spec.precision) == ((0.9, 0.95), 0.2, 1.0, "bf16")
 
 
 def test_mistrals_recipe_is_the_published_one() -> None:

@@ -74,6 +74,20 @@ def test_a_run_killed_at_any_step_gives_the_losses_of_an_undisturbed_one(
     assert_proven(stoker, "whole")
 
 
+def test_a_llama_that_dies_with_all_its_workers_goes_on_bit_for_bit(
+    stoker, tokens: Path, eventually, kill_tree
+) -> None:
+    words = [*WORDS, f"data={tokens}", "model.family=llama", "model.kv_heads=1", "until.steps=24", "on.workers=2"]
+    stoker("train", "name=whole", *words)
+    run, process = stoker.run("killed"), stoker.start("train", "name=killed", *words)
+    eventually(lambda: last_step(run) >= 13)
+    kill_tree(process)
+    stoker("train", "name=killed", *words)
+    assert attempts(run) == 2
+    assert losses(run) == losses(stoker.run("whole"))
+    assert_proven(stoker, "killed")
+
+
 def _kill_inside_a_save(
     run, process: subprocess.Popen[str], eventually: Callable[..., None], kill_tree: Callable[..., None], *, step: int
 ) -> None:

@@ -251,7 +251,7 @@ def _fill(spec: RunSpec, tokens: TokenSet) -> RunSpec:
     if not tokens.vocab <= vocab <= most:
         raise UserError(
             f"model.vocab is {vocab}, but the tokenizer has {tokens.vocab} tokens",
-            remedy=f"Leave model.vocab out, or set it from {tokens.vocab} to {most}",
+            remedy=f"Leave model.vocab out (null, where a preset names it), or set it from {tokens.vocab} to {most}",
         )
     return spec.model_copy(update={"model": spec.model.model_copy(update={"vocab": vocab})})
 

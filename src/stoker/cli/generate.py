@@ -55,7 +55,15 @@ def generate(args: argparse.Namespace) -> int:
     prompts = _prompts(args)
     loaded = open_model(args)
     tokenizer = open_tokenizer(args, loaded)
-    written = write(loaded.model, loaded.shape, tokenizer.tokenizer, tokenizer.end_id, prompts, settings)
+    written = write(
+        loaded.model,
+        loaded.shape,
+        tokenizer.tokenizer,
+        tokenizer.end_id,
+        prompts,
+        settings,
+        begin=tokenizer.begin_id,
+    )
     show = _show_objects if args.json else _show_text
     show(_in_order(written), [(prompt, sample) for prompt in prompts for sample in range(settings.samples)])
     return contract.EXIT_DONE

@@ -21,7 +21,7 @@ from stoker.data.files import DataFile, discover, fingerprint
 from stoker.data.provenance import PROVENANCE_FOLDER
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index, TokenSet
 from stoker.data.sources.document import BadRecords
-from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, train
+from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, to_train_with, train
 from stoker.data.units import Unit, pieces, plan
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
@@ -113,7 +113,7 @@ def _open_as_asked(data: Data, folder: Path) -> TokenSet:
         same = tokens.index.trained == data.tokenizer.train
     else:
         ours = load_folder(tokens.tokenizer).tokenizer
-        same = load(data.tokenizer).tokenizer.to_str() == ours.to_str()
+        same = to_train_with(load(data.tokenizer)).tokenizer.to_str() == ours.to_str()
     if not same:
         raise UserError(
             f"data.tokenizer is not the tokenizer that {folder} was prepared with",
@@ -201,7 +201,7 @@ def _tokenizer(
         tokenizer = survey.tokenizer
         if isinstance(tokenizer, TrainTokenizer):
             tokenizer = train(tokenizer.train, _training_text(data, units, progress))
-        save(tokenizer, home)
+        save(to_train_with(tokenizer), home)
     return load_folder(home)
 
 

@@ -17,6 +17,10 @@ class Facts:
     """Names of the GPUs that a worker can use, one each."""
     torch: str | None
     """Version of the installed torch."""
+    memory: int | None = None
+    """Bytes that all workers together may use; None when nobody knows."""
+    gpu_memory: int | None = None
+    """Bytes of the smallest of these GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.run import Model, default_inner
 
 Values = dict[str, Any]
 
@@ -45,6 +45,68 @@ def _gpt2_inner(config: Values, _file: Path) -> Values:
     return {"hidden": None if inner == 4 * width else inner}
 
 
+ROPE_SCALING = {
+    "factor": "factor",
+    "low": "low_freq_factor",
+    "high": "high_freq_factor",
+    "original_context": "original_max_position_embeddings",
+}
+
+
+def _llama_extra(shape: Model) -> Values:
+    turns: Values = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    if scaling := shape.rope_scaling:
+        turns |= {"rope_type": "llama3"} | {theirs: getattr(scaling, ours) for ours, theirs in ROPE_SCALING.items()}
+    return {
+        "intermediate_size": shape.inner,
+        "num_key_value_heads": shape.key_heads,
+        "head_dim": shape.width // shape.heads,
+        "rope_parameters": turns,
+        "use_cache": True,
+    }
+
+
+def _llama_fields(config: Values, file: Path) -> Values:
+    width, heads = config.get("hidden_size", 4096), config.get("num_attention_heads", 32)
+    inner, shared = config.get("intermediate_size", 11008), config.get("num_key_value_heads")
+    whole = isinstance(width, int) and isinstance(heads, int) and heads > 0
+    if whole and width % heads == 0 and config.get("head_dim") not in (None, width // heads):
+        raise UserError(
+            f"{file}: head_dim is {json.dumps(config['head_dim'])}, which Stoker's models cannot be",
+            remedy=f"It takes hidden_size / num_attention_heads alone, {width // heads}",
+        )
+    usual = whole and inner == default_inner("llama", width)
+    return {
+        "hidden": None if usual else inner,
+        "kv_heads": None if shared == heads else shared,
+        **_llama_turns(config, file),
+    }
+
+
+def _llama_turns(config: Values, file: Path) -> Values:
+    """From `rope_parameters`, as transformers 5 writes them, or the two keys that were before."""
+    said = config.get("rope_parameters") or {}
+    scaling = said or config.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in ("default", "llama3"):
+        raise UserError(
+            f"{file}: rope_type is {json.dumps(kind)}, which Stoker's models cannot be",
+            remedy='It takes "default" and "llama3"',
+        )
+    if scaling.get("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError(
+            f"{file}: partial_rotary_factor is {scaling['partial_rotary_factor']}, which Stoker's models cannot be",
+            remedy="It takes 1.0 alone",
+        )
+    theta = said.get("rope_theta", config.get("rope_theta", 10_000.0))
+    if kind == "default":
+        return {"rope_theta": theta}
+    values = {ours: scaling.get(theirs) for ours, theirs in ROPE_SCALING.items()}
+    if values["original_context"] is None:
+        values["original_context"] = config.get("max_position_embeddings", 2048)
+    return {"rope_theta": theta, "rope_scaling": values}
+
+
 FORMS = {
     "gpt2": Form(
         model_type="gpt2",
@@ -73,6 +135,30 @@ FORMS = {
         extra=lambda shape: {"n_inner": shape.hidden, "use_cache": True},
         read_extra=_gpt2_inner,
     ),
+    "llama": Form(
+        model_type="llama",
+        architecture="LlamaForCausalLM",
+        auto="AutoModelForCausalLM",
+        keys={
+            "layers": ("num_hidden_layers", 32),
+            "heads": ("num_attention_heads", 32),
+            "width": ("hidden_size", 4096),
+            "context": ("max_position_embeddings", 2048),
+            "vocab": ("vocab_size", 32000),
+            "init_std": ("initializer_range", 0.02),
+            "tied": ("tie_word_embeddings", False),
+            "norm_eps": ("rms_norm_eps", 1e-6),
+        },
+        fixed={
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "mlp_bias": False,
+            "quantization_config": None,
+        },
+        extra=_llama_extra,
+        read_extra=_llama_fields,
+    ),
 }
 
 
@@ -85,8 +171,8 @@ def form_of(shape: Model) -> Form:
     return FORMS[shape.family]
 
 
-def config(shape: Model, *, dtype: str, end: int) -> Values:
-    """What config.json says of a model; `end` is the token that ends a document."""
+def config(shape: Model, *, dtype: str, end: int, begin: int | None = None) -> Values:
+    """What config.json says of a model; `end` is the token that ends a document, `begin` one that begins it."""
     form = form_of(shape)
     return {
         "architectures": [form.architecture],
@@ -95,7 +181,7 @@ def config(shape: Model, *, dtype: str, end: int) -> Values:
         **dict.fromkeys(form.dropouts, shape.dropout),
         **{key: value for key, value in form.fixed.items() if value is not None},
         **form.extra(shape),
-        "bos_token_id": end,
+        "bos_token_id": end if begin is None else begin,
         "eos_token_id": end,
         "dtype": dtype,
     }

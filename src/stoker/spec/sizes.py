@@ -27,7 +27,10 @@ class StateBytes:
 
 
 def parameters(model: Model, vocab: int) -> int:
-    """Every trained number once: the output head is the token embedding."""
+    """Every trained number once: the output head is the token embedding, unless a Llama has one of its own."""
+    if model.family == "llama":
+        ends = vocab * model.width * (1 if model.tied else 2) + model.width
+        return ends + model.layers * (_block_matrices(model) + 2 * model.width)
     embeddings = (vocab + model.context) * model.width
     norms_and_biases = 9 * model.width + model.inner  # two norms (4), qkv (3), attention out (1), feed-forward
     return embeddings + model.layers * (_block_matrices(model) + norms_and_biases) + 2 * model.width
@@ -54,14 +57,25 @@ def activation_bytes(model: Model, vocab: int, length: int, precision: Literal["
     """An estimate of what the backward pass needs of one sequence, with attention that keeps no square of scores.
 
     In a block, 9 values of the width: both norms' inputs and outputs (4), qkv (3), attention's result (1), what is
-    added back (1); and the feed-forward's inner layer before and after its activation. Then the logits, their gradient,
-    and their softmax in fp32.
+    added back (1); and the feed-forward's inner layer before and after its activation. A Llama has narrower keys and
+    values, both as they were before they were turned, and four inner layers: gate, its activation, up, their product.
+    Then the logits, their gradient, and their softmax in fp32.
     """
     size = VALUE_BYTES[precision]
-    blocks = model.layers * (9 * model.width + 2 * model.inner) * size
+    each = 9 * model.width + 2 * model.inner
+    if model.family == "llama":
+        each = 8 * model.width + 3 * _keys_width(model) + 4 * model.inner
+    blocks = model.layers * each * size
     head = vocab * (2 * size + FP32)
     return length * (blocks + head)
 
 
+def _keys_width(model: Model) -> int:
+    return model.width // model.heads * model.key_heads
+
+
 def _block_matrices(model: Model) -> int:
+    if model.family == "llama":
+        attention = 2 * model.width**2 + 2 * model.width * _keys_width(model)  # queries and out, keys and values
+        return attention + 3 * model.width * model.inner  # gate, up and down
     return 4 * model.width**2 + 2 * model.width * model.inner  # qkv (3), attention out (1), feed-forward in and out

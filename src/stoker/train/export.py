@@ -74,14 +74,16 @@ def export(
 
 def _write(loaded: LoadedModel, folder: Path, *, name: str, dtype: torch.dtype, shard_bytes: int) -> None:
     tokenizer = loaded.read_tokenizer()
-    end, token = tokenizer.end_id, tokenizer.end
-    write_json(folder / forms.CONFIG_FILE, forms.config(loaded.shape, dtype=str(dtype).removeprefix("torch."), end=end))
-    write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
+    end, first = tokenizer.end_id, tokenizer.begin or tokenizer.end
+    begin = end if tokenizer.begin_id is None else tokenizer.begin_id
+    precision = str(dtype).removeprefix("torch.")
+    write_json(folder / forms.CONFIG_FILE, forms.config(loaded.shape, dtype=precision, end=end, begin=begin))
+    write_json(folder / "generation_config.json", {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end})
     tokenizer_files.save(tokenizer, folder)
     config_file = folder / tokenizer_files.CONFIGS[0]
-    config = json.loads(config_file.read_text()) | {"bos_token": token, "model_max_length": loaded.shape.context}
+    config = json.loads(config_file.read_text()) | {"bos_token": first, "model_max_length": loaded.shape.context}
     write_json(config_file, config)
-    write_json(folder / "special_tokens_map.json", {"bos_token": token, "eos_token": token})
+    write_json(folder / "special_tokens_map.json", {"bos_token": first, "eos_token": tokenizer.end})
     (folder / "README.md").write_text(card(loaded, name=name, dtype=dtype), encoding="utf-8")
     hf.write_weights(folder, loaded.shape, loaded.model, dtype=dtype, limit=shard_bytes)
 

@@ -5,7 +5,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.spec.run import Model
-from stoker.train.models.gpt2 import SPEC, attention_extremes, plain_attention
+from stoker.train.models.gpt2 import SPEC, attention_extremes
 
 SHAPE = {"layers": 3, "heads": 4, "width": 64, "context": 48, "vocab": 199}
 
@@ -76,15 +76,3 @@ def test_attention_extremes_are_those_of_the_references_scores() -> None:
         scores = q @ k.transpose(2, 3) / (SHAPE["width"] / SHAPE["heads"]) ** 0.5
         assert largest == pytest.approx(scores.masked_fill(future, -1e9).max().item(), rel=1e-4)
         assert smallest == pytest.approx(scores.masked_fill(future, 1e9).min().item(), rel=1e-4)
-
-
-def test_plain_attention_is_the_references_forward_and_backward() -> None:
-    generator = torch.Generator().manual_seed(4)
-    ours = [torch.randn(2, 3, 40, 16, generator=generator, requires_grad=True) for _ in range(3)]
-    theirs = [tensor.detach().clone().requires_grad_() for tensor in ours]
-    got = plain_attention(*ours, scale=0.3, dropout=0.0)
-    wanted = torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=True, scale=0.3)
-    assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-6)
-    got.square().sum().backward()
-    wanted.square().sum().backward()
-    assert all(torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-5) for a, b in zip(ours, theirs, strict=True))

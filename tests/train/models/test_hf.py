@@ -102,7 +102,7 @@ def test_what_is_written_is_read_by_transformers_bit_for_bit(tmp_path: Path, lim
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "llama"}, 'model_type is "llama"'),
+        ({"model_type": "mamba"}, 'model_type is "mamba"'),
         ({"activation_function": "relu"}, 'activation_function is "relu"'),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"scale_attn_weights": False}, "scale_attn_weights is false"),

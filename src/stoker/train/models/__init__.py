@@ -36,7 +36,7 @@ class ModelSpec:
     """(module, rows, length) -> what writes text, of `rows` rows of up to `length` tokens each."""
 
 
-MODELS = {"gpt2": "stoker.train.models.gpt2"}
+MODELS = {"gpt2": "stoker.train.models.gpt2", "llama": "stoker.train.models.llama"}
 OWN = "stoker.train.models.own"
 
 

@@ -4,6 +4,7 @@ Tensors are read and written one file at a time, and what a folder holds must be
 """
 
 import json
+import math
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         except FileNotFoundError as e:
             raise UserError(f"{file} is missing, and the index names it", remedy="Restore it") from e
         except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as e:
-            reason = (str(e).splitlines() or [type(e).__name__])[0]
+            reason = _broken_tensor(file) or (str(e).splitlines() or [type(e).__name__])[0]
             raise UserError(f"{file} cannot be read as tensors: {reason}", remedy=RESTORE) from e
 
 
@@ -134,6 +135,29 @@ def _safetensors(file: Path) -> Iterator[tuple[str, Tensor]]:
     with safe_open(file, framework="pt") as opened:
         for name in opened.keys():  # noqa: SIM118 (it is no mapping)
             yield name, opened.get_tensor(name)
+
+
+def _broken_tensor(file: Path) -> str | None:
+    """The first tensor that a damaged safetensors file cannot hold, by its own list, where that can be read."""
+    if file.suffix != ".safetensors":
+        return None
+    with open(file, "rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        there = file.stat().st_size - 8 - size
+        try:
+            held = json.loads(opened.read(size)) if there >= 0 else {}
+            spans = {name: held[name]["data_offsets"] for name in held if name != "__metadata__"}
+            for name, (_, stop) in sorted(spans.items(), key=lambda item: item[1][1]):
+                if stop > there:
+                    return f"it ends inside {name}, at {8 + size + there} of {8 + size + stop} bytes"
+            for name in spans:
+                start, stop = spans[name]
+                bits = int("".join(filter(str.isdigit, held[name]["dtype"].partition("_")[0])) or 8)
+                if math.prod(held[name]["shape"]) * bits != 8 * (stop - start):
+                    return f"{name} has {stop - start} bytes, which are no {held[name]['dtype']} {held[name]['shape']}"
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+    return None
 
 
 def _pickled(file: Path) -> Iterator[tuple[str, Tensor]]:
