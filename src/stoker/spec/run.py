@@ -15,6 +15,7 @@ ScheduleStage = tuple[PositiveCount, PositiveCount]
 Name = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Code = Annotated[Text, Field(pattern=CODE)]
 Variables = Annotated[dict[str, Text], AfterValidator(lambda v: _settable(v))]
+SHORTEST_PAIR = 8  # tokens: two sentences of two or three, and the three that stand around them
 Secrets = Annotated[dict[str, Text], AfterValidator(lambda v: _secret_sources(v))]
 
 
@@ -23,7 +24,7 @@ class Section(BaseModel):
 
 
 class Model(Section):
-    family: Literal["gpt2"] | Code = "gpt2"
+    family: Literal["gpt2", "bert"] | Code = "gpt2"
     """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
     layers: PositiveCount = 12
     """Transformer blocks."""
@@ -51,6 +52,18 @@ class Model(Section):
         """Width of the feed-forward's inner layer."""
         return self.hidden or 4 * self.width
 
+    @property
+    def masked(self) -> bool:
+        """It learns masked words and next sentences, from pairs of sentences."""
+        return self.family == "bert"
+
+    @model_validator(mode="after")
+    def _bert_has_one_attention(self) -> Self:
+        for key in ("upcast_attention", "scale_attention_by_layer"):
+            if self.masked and getattr(self, key):
+                raise ValueError(f"bert has no {key}; set model.{key} to false")
+        return self
+
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.width % self.heads and not is_code(self.family):
@@ -61,14 +74,14 @@ class Model(Section):
 
 class TrainTokenizer(Section):
     train: Annotated[Count, Field(ge=257)]
-    """Train a byte-level BPE tokenizer of this many tokens on the data."""
+    """Train a tokenizer of this many tokens on the data: byte-level BPE, or WordPiece for bert."""
 
 
 class Data(Section):
     path: Place | Annotated[list[Place], Field(min_length=1)]
-    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), a folder of `stoker prepare`, or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
+    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), a folder of `stoker prepare`, HDF5 files of sentence pairs (for bert), or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
     tokenizer: Text | TrainTokenizer | None = None
-    """`{train: 8000}`, a folder with tokenizer.json or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
+    """`{train: 8000}`, a folder with tokenizer.json, vocab.json + merges.txt or vocab.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
     field: Text = "text"
     """The field that holds the text, in JSONL, JSON, CSV and Parquet."""
     validation: Fraction = 0.01
@@ -80,6 +93,14 @@ class Data(Section):
 class Objective(Section):
     kind: Literal["causal"] = "causal"
     """`causal`: predict the next token."""
+    masking: Literal["epoch", "static"] = "epoch"
+    """bert: which words are masked is drawn anew each `epoch`, or once. In HDF5 files it was drawn when they were made."""
+    whole_words: bool = False
+    """bert: mask whole words, all pieces of a word or none."""
+    predictions: PositiveCount = 20
+    """bert: the most masked words in a sequence."""
+    rate: Annotated[Share, Field(gt=0, lt=1)] = 0.15
+    """bert: the share of a sequence's words that is masked, such as `15%`."""
 
 
 class Batch(Section):
@@ -92,6 +113,8 @@ class Batch(Section):
 
 
 class Optim(Section):
+    kind: Literal["adamw", "lamb"] = "adamw"
+    """`lamb` scales the update of each matrix to the matrix's own size: for very large batches."""
     lr: Annotated[Number, Field(gt=0)] = 6e-4
     """Highest learning rate."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
@@ -107,9 +130,9 @@ class Optim(Section):
     horizon: PositiveCount | None = None
     """Steps the schedule is laid out for. Left out: the steps of `until` when the run first starts."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """AdamW's two running averages, such as [0.9, 0.95]."""
+    """The two running averages, such as [0.9, 0.95]."""
     eps: Annotated[Number, Field(gt=0)] = 1e-8
-    """AdamW's epsilon."""
+    """Added to the root of the second average."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.1
     """Decay of matrices and embeddings; biases and norms are left alone."""
     clip: Annotated[Number, Field(gt=0)] | None = 1.0
@@ -127,12 +150,14 @@ class Until(Section):
     """Times through the data; every sample is used exactly once in each."""
     time: Annotated[Seconds, Field(gt=0)] | None = None
     """Training time of one launch, such as `2h`; then it saves and pauses."""
+    steps_this_run: PositiveCount | None = None
+    """Steps of one launch; then it saves and pauses."""
     patience: PositiveCount | None = None
     """Evaluations without a better validation loss before the run ends early."""
 
     @model_validator(mode="after")
     def _some_end(self) -> Self:
-        if not (self.steps or self.tokens or self.epochs or self.time):
+        if not (self.steps or self.tokens or self.epochs or self.time or self.steps_this_run):
             raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs or time")
         return self
 
@@ -207,7 +232,7 @@ class RunSpec(Section):
     batch: Batch = Batch()
     """The size of a step."""
     optim: Optim = Optim()
-    """AdamW and its learning rate."""
+    """The optimizer and its learning rate."""
     until: Until
     """When the run is done: what comes first of those given."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -242,6 +267,8 @@ class RunSpec(Section):
             )
         if self.log.attention and is_code(self.model.family):
             raise ValueError(f"log.attention cannot look into {self.model.family}; set log.attention to false")
+        if self.model.masked:
+            self._pairs_agree()
         if self.until.patience and not (self.eval.every and self.data.validation):
             raise ValueError("until.patience needs evaluations; set eval.every and data.validation above 0")
         endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
@@ -251,6 +278,15 @@ class RunSpec(Section):
                 "set optim.horizon to a number of steps, or optim.schedule: constant"
             )
         return self
+
+    def _pairs_agree(self) -> None:
+        if self.batch.length < SHORTEST_PAIR:
+            raise ValueError(
+                f"batch.length {self.batch.length} has no room for two sentences and what stands around them; "
+                f"set batch.length to {SHORTEST_PAIR} or more"
+            )
+        if self.log.attention:
+            raise ValueError("log.attention looks into gpt2 alone; set log.attention to false")
 
 
 class ScriptSpec(Section):

@@ -102,6 +102,7 @@ class Engine:
         return sums
 
     def attention_extremes(self, rows: Tensor) -> list[tuple[float, float]]:
+        assert self.family.attention_extremes is not None, "the spec refuses it"
         self.model.eval()
         with self.autocast():
             return self.family.attention_extremes(self.model, rows[:, :-1].to(self.device.torch))
