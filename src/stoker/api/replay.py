@@ -136,7 +136,8 @@ def scratch(run: RunDir, step: int) -> Iterator[Scratch]:
     with tempfile.TemporaryDirectory(prefix="stoker-replay-", ignore_cleanup_errors=True) as folder:
         copy = RunDir(Path(folder) / run.name)
         copy.create(spec, DataRef(shards=str(tokens.path), key=tokens.key))
-        shutil.copytree(tokens.tokenizer, copy.tokenizer)
+        if tokens.tokenizer.is_dir():  # HDF5 files may come without one
+            shutil.copytree(tokens.tokenizer, copy.tokenizer)
         saved = _borrow(run, copy, step)
         start = saved.step if saved else 0
         yield Scratch(run=run, copy=copy, step=step, start=start, legs=legs(run, stretches, start, step, samples))

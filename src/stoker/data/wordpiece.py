@@ -1,4 +1,4 @@
-"""WordPiece, as BERT has it: trained on the data, or read from a vocab.txt; and what masking must know of such words."""
+"""WordPiece, as BERT has it: trained on the data, or read from a vocab.txt; and what masking must know of words."""
 
 import re
 from collections import Counter
@@ -23,7 +23,6 @@ LARGEST_ALPHABET = 1000
 class Words:
     """A vocabulary as masking sees it."""
 
-    pad: int
     begin: int
     separator: int
     mask: int
@@ -41,7 +40,7 @@ def words_of(tokenizer: Tokenizer, where: object) -> Words:
     if lacking:
         raise UserError(
             f"the tokenizer {where} has no {', '.join(lacking)}, and a masked model needs {', '.join(NEEDED)}",
-            remedy="Give one of BERT's form (tokenizer.json or vocab.txt), or train one: data.tokenizer='{train: 8000}'",
+            remedy="Give one of BERT's, by tokenizer.json or vocab.txt, or train one: data.tokenizer='{train: 8000}'",
         )
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     special, inner = np.zeros((2, 1 + max(vocabulary.values())), bool)
@@ -51,7 +50,6 @@ def words_of(tokenizer: Tokenizer, where: object) -> Words:
     added = [id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]
     special[[*added, *(vocabulary[token] for token in SPECIALS if token in vocabulary)]] = True
     return Words(
-        pad=vocabulary[PAD],
         begin=vocabulary[CLASS],
         separator=vocabulary[SEPARATOR],
         mask=vocabulary[MASK],

@@ -94,7 +94,7 @@ class Objective(Section):
     kind: Literal["causal"] = "causal"
     """`causal`: predict the next token."""
     masking: Literal["epoch", "static"] = "epoch"
-    """bert: which words are masked is drawn anew each `epoch`, or once. In HDF5 files it was drawn when they were made."""
+    """bert: draw which words are masked anew each `epoch`, or once. HDF5 files bring the masks they were made with."""
     whole_words: bool = False
     """bert: mask whole words, all pieces of a word or none."""
     predictions: PositiveCount = 20

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from stoker import __version__
-from stoker.data.shards import Index
+from stoker.data.pairs import open_set
 from stoker.rundir import RunDir
 from stoker.spec import sizes
 from stoker.spec.errors import UserError
@@ -82,7 +82,7 @@ def _training(run: RunDir, step: int) -> Rows:
 def _data(run: RunDir) -> Rows:
     """What is known of the text, where its token set is still there."""
     try:
-        index = Index.read(Path(run.data().shards))
+        index = open_set(Path(run.data().shards)).index
     except UserError:
         return []
     tokens = sum(shard.tokens for shard in index.train)

@@ -1,6 +1,7 @@
 """Our BERT against the reference implementation."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_packed_rows_begin_where_the_row_before_ends_and_padding_is_rows_of_no_a
     starts = _packed(torch.tensor([5, 1, 4]), total=30, longest=8).starts.tolist()
     assert starts[:4] == [0, 5, 6, 10]
     assert starts[-1] == 30
-    assert all(0 <= b - a <= 8 for a, b in zip(starts, starts[1:], strict=False))
+    assert all(0 <= b - a <= 8 for a, b in pairwise(starts))
 
 
 def test_dropout_drops_while_training_alone() -> None:
