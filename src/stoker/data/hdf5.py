@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from stoker.data.encode import Advance
-from stoker.data.files import DataFile
+from stoker.data.files import DataFile, discover
 from stoker.data.pairs import Fields, Numbers, Pairs, join
 from stoker.data.records import PairJob, records
 from stoker.data.sources import format_of
@@ -51,6 +51,10 @@ def wanted(found: Sequence[tuple[Path, str]], words: str | Sequence[str]) -> lis
     ]
 
 
+def are_hdf5(words: str | Sequence[str]) -> bool:
+    return any(format_of(path) == FORMAT for path, _ in discover(words))
+
+
 def check(found: Sequence[tuple[Path, str]], pairs: Pairs | None, tokenizer: object) -> None:
     """What can be known of such data without reading it."""
     text = next((path for path, _ in found if format_of(path) != FORMAT), None)
@@ -80,8 +84,8 @@ def shape(files: Sequence[DataFile], *, length: int) -> int:
             long, places = opened[TOKENS].shape[1], opened[POSITIONS].shape[1]
         if long != length:
             raise UserError(
-                f"{file.path} has sequences of {long} tokens, and batch.length is {length}",
-                remedy=f"Set batch.length to {long}, or name files of {length}",
+                f"{file.path} has sequences of {long} tokens, and {length} were asked for",
+                remedy=f"Set batch.length (stoker prepare: --pairs, stoker eval: --length) to {long}",
             )
         found.setdefault(places, file.path)
     if len(found) > 1:

@@ -108,15 +108,17 @@ def precision_of(loaded: LoadedModel) -> Precision:
 
 def tokenise(
     data: Data,
-    tokenizer: LoadedTokenizer,
+    tokenizer: LoadedTokenizer | None,
     folder: Path,
     progress: Callable[[prepare.Progress], None],
     *,
     pairs: Pairs | None = None,
 ) -> AnySet:
-    """Text as tokens or pairs, all of them in the split `train`, kept in an empty folder."""
-    save(tokenizer, folder / "tokenizer")
-    data = data.model_copy(update={"tokenizer": str(folder / "tokenizer"), "validation": 0.0})
+    """Text as tokens or pairs, all of them in the split `train`, kept in an empty folder. HDF5 needs no tokenizer."""
+    if tokenizer:
+        save(tokenizer, folder / "tokenizer")
+    home = str(folder / "tokenizer") if tokenizer else None
+    data = data.model_copy(update={"tokenizer": home, "validation": 0.0})
     return prepare.prepare(data, folder / "set", pairs=pairs, progress=progress)
 
 

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from stoker.data.tokenizer import PAIR, TOKENIZER_FILE, LoadedTokenizer, load_folder
+from stoker.data.wordpiece import VOCABULARY_FILE
 from stoker.rundir import RunDir, Saved
 from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
@@ -208,7 +209,8 @@ def _shape(run: RunDir) -> Model:
 
 
 def _tokenizer(folder: Path) -> Path | None:
-    whole = (folder / TOKENIZER_FILE).is_file() or all((folder / name).is_file() for name in PAIR)
+    forms_of_one = ((TOKENIZER_FILE,), PAIR, (VOCABULARY_FILE,))
+    whole = any(all((folder / name).is_file() for name in names) for names in forms_of_one)
     return Path(os.path.abspath(folder)) if whole else None
 
 
