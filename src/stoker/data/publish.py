@@ -3,8 +3,10 @@
 pairs_training_00000.hdf5 …  pairs_test_00000.hdf5 …  tokenizer/tokenizer.json  tokenizer/vocab.txt
 """
 
+import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +14,16 @@ import numpy as np
 from stoker.data import hdf5
 from stoker.data.masking import Masking, draw, listed
 from stoker.data.pairs import Fields, Numbers, Pairs, PairSet, PairShard, PairSplit, fields
-from stoker.data.prepare import LOCK_FILE, Progress, ignore, prepare
+from stoker.data.prepare import Progress, ignore, prepare
 from stoker.data.shards import TOKENIZER_FOLDER
 from stoker.data.tokenizer import load_folder
 from stoker.data.wordpiece import VOCABULARY_FILE, Words, words_of
+from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
 from stoker.spec.run import Data
 
-UNMASKED = ".pairs"  # what a run that was interrupted goes on with
+UNMASKED = ".pairs"  # what is not finished goes on with it
+MASKING_FILE = ".masking.json"
 
 
 def export(
@@ -34,7 +38,7 @@ def export(
     """Make the files in the folder `out`, or go on where it was interrupted. The set that comes back is unmasked."""
     if hdf5.are_hdf5(data.path):
         raise UserError(f"{data.path} holds HDF5 files already", remedy="Name text")
-    _claim(out)
+    _claim(out, masking)
     made = prepare(data, out / UNMASKED, pairs=pairs, workers=workers, progress=progress)
     assert isinstance(made, PairSet)
     words = words_of(load_folder(made.tokenizer).tokenizer, made.tokenizer)
@@ -75,7 +79,11 @@ def _write_vocabulary(made: PairSet, folder: Path) -> None:
     (folder / VOCABULARY_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _claim(out: Path) -> None:
+def _claim(out: Path, masking: Masking) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()) and not (out / UNMASKED / LOCK_FILE).exists():
+    note, how = out / MASKING_FILE, json.dumps(asdict(masking))
+    if any(out.iterdir()) and not note.is_file():
         raise UserError(f"{out} is not empty", remedy="Choose a folder that is empty or not there yet")
+    if note.is_file() and note.read_text() != how:
+        raise UserError(f"{out} was begun with other masks", remedy="Choose another folder, or delete this one")
+    write_atomic(note, how)

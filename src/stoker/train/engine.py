@@ -28,7 +28,7 @@ class Engine:
     def __init__(self, spec: RunSpec, me: Ranks, device: Device, tokens: AnySet) -> None:
         self.spec, self.me, self.device = spec, me, device
         self.family = model_spec(spec.model.family)
-        self.judged = plain(self.family.objective, tokens, spec.objective, seed=spec.seed)
+        self.judged = plain(self.family.objective, tokens, spec.objective, seed=spec.seed, device=device.torch)
         self.objective: Objective = self.judged
         if spec.deterministic:
             torch.use_deterministic_algorithms(True)

@@ -47,7 +47,8 @@ def evaluate_masked(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> MaskedScore:
     """Over every pair of a split, or over `sequences` spread over it, masked as training's own evaluations are."""
-    length, objective = pairs.index.length, plain("masked", pairs, settings, seed=seed)
+    device = next(model.parameters()).device
+    length, objective = pairs.index.length, plain("masked", pairs, settings, seed=seed, device=device)
     ids = np.arange(split.records) if sequences is None else order.spread(split.records, sequences)
     at_once, began = max(1, TOKENS // length), time.monotonic()
     sums, right, targets, tokens = np.zeros(2), np.zeros(2, np.int64), np.zeros(2, np.int64), 0

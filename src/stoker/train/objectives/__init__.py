@@ -61,9 +61,9 @@ class Plain(Objective, Protocol):
 PLAIN = {"causal": "stoker.train.objectives.causal", "masked": "stoker.train.objectives.masked"}
 
 
-def plain(kind: str, tokens: AnySet, settings: spec.Objective, *, seed: int) -> Plain:
+def plain(kind: str, tokens: AnySet, settings: spec.Objective, *, seed: int, device: torch.device) -> Plain:
     """For rows of these tokens, or pairs."""
-    return cast(Plain, import_module(PLAIN[kind]).objective(tokens, settings, seed))
+    return cast(Plain, import_module(PLAIN[kind]).objective(tokens, settings, seed, device))
 
 
 def cross_entropies(heads: list[Head]) -> Tensor:

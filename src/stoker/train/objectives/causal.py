@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
 from stoker.data.pairs import AnySet
@@ -33,5 +34,5 @@ class Causal:
         return cross_entropies(self.heads(model, *inputs))
 
 
-def objective(_tokens: AnySet, _settings: spec.Objective, _seed: int) -> Causal:
+def objective(_tokens: AnySet, _settings: spec.Objective, _seed: int, _device: torch.device) -> Causal:
     return Causal()

@@ -27,9 +27,12 @@ class Masked:
     parts = ("loss_mlm", "loss_nsp")
     weights = (1.0, 1.0)
 
-    def __init__(self, length: int, masking: Masking, words: Words | None) -> None:
-        """`words` are those of the rows' tokenizer; rows that bring their masks need none."""
-        self.length, self.masking, self.words = length, masking, words
+    def __init__(self, length: int, masking: Masking, words: Words | None, *, packs: bool = False) -> None:
+        """`words` are those of the rows' tokenizer; rows that bring their masks need none.
+
+        `packs`: the model may leave out what padding is left. It is told where the tokens are, in more shapes.
+        """
+        self.length, self.masking, self.words, self.packs = length, masking, words, packs
         self.step = max(STEP, -(-length // SHAPES))
         self._last: tuple[Batch, Fields, Masks] | None = None
 
@@ -51,7 +54,7 @@ class Masked:
         self, model: nn.Module, tokens_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, real_N: Tensor,
         places_M: Tensor, goals_M: Tensor, labels_B: Tensor,
     ) -> list[Head]:  # fmt: skip
-        words_MV, next_B2 = model(tokens_BT, segments_BT, lengths_B, places_M, real_N)
+        words_MV, next_B2 = model(tokens_BT, segments_BT, lengths_B, places_M, real_N if self.packs else None)
         return [Head(words_MV, goals_M), Head(next_B2, labels_B)]
 
     def loss(self, model: nn.Module, *inputs: Tensor) -> Tensor:
@@ -84,7 +87,7 @@ class Masked:
             masks.tokens_NL[chosen, :T],
             (real & (at >= rows.second_N[chosen, None])).astype(np.int64),
             lengths,
-            _padded(np.flatnonzero(real), -(-real.size // SHAPES), 0),
+            _padded(np.flatnonzero(real), -(-real.size // SHAPES), 0) if self.packs else np.empty(0, np.int64),
             _padded(places, most, 0),
             _padded(goals[places], most, IGNORED),
             np.where(chosen < live, rows.label_N[chosen], IGNORED),
@@ -92,7 +95,7 @@ class Masked:
         return tuple(torch.from_numpy(array) for array in arrays)
 
 
-def objective(tokens: AnySet, settings: spec.Objective, seed: int) -> Masked:
+def objective(tokens: AnySet, settings: spec.Objective, seed: int, device: torch.device) -> Masked:
     assert isinstance(tokens, PairSet)
     masking = Masking(
         seed=seed,
@@ -103,7 +106,7 @@ def objective(tokens: AnySet, settings: spec.Objective, seed: int) -> Masked:
     )
     drawn = not tokens.index.predictions
     words = words_of(load_folder(tokens.tokenizer).tokenizer, tokens.tokenizer) if drawn else None
-    return Masked(tokens.index.length, masking, words)
+    return Masked(tokens.index.length, masking, words, packs=device.type == "cuda")
 
 
 def _up(number: int, step: int) -> int:
