@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker.data.pairs import Pairs
+from stoker.data.prepare import prepare
 from stoker.rundir import RunDir
+from stoker.spec.run import Data, TrainTokenizer
 
 PATIENCE_S = 300  # for a start on a machine where other tests run too
 
@@ -83,6 +86,13 @@ def tokens(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokens")
     Command(folder)("prepare", str(books), "-o", "set", "--tokenizer", "300", "--validation", "5%")
     return folder / "set"
+
+
+@pytest.fixture(scope="session")
+def pairs(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The books as sentence pairs of up to 32 tokens."""
+    data = Data(path=str(books), tokenizer=TrainTokenizer(train=300), validation=0.05)
+    return prepare(data, tmp_path_factory.mktemp("pairs") / "set", pairs=Pairs(length=32), workers=1).path
 
 
 def wait_for(what: Callable[[], bool], *, every_s: float = 0.002) -> None:

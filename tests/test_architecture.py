@@ -27,6 +27,7 @@ ONLY_HERE = {
     "botocore": {"storage"},
     "google": {"storage"},
     "pyarrow": {"data"},
+    "h5py": {"data"},
     "tokenizers": {"data", "train"},
     "rich": {"cli"},
 }

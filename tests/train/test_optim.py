@@ -8,7 +8,7 @@ import torch
 from stoker.spec.derive import Derived, derive
 from stoker.spec.run import Optim, RunSpec
 from stoker.train.models.gpt2 import SPEC
-from stoker.train.optim import adamw, learning_rate
+from stoker.train.optim import learning_rate, optimizer
 
 
 def laid_out(optim: dict[str, object], steps: int) -> tuple[Optim, Derived]:
@@ -57,7 +57,7 @@ def test_matrices_and_embeddings_decay_and_biases_and_norms_do_not() -> None:
         {"data": {"path": "x"}, "until": {"steps": 1}, "model": {"layers": 1, "heads": 2, "width": 8, "vocab": 300}}
     )
     model = SPEC.build(spec.model)
-    decayed, plain = adamw(model.named_parameters(), spec.optim).param_groups
+    decayed, plain = optimizer(model.named_parameters(), spec.optim).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     assert {names[id(p)] for p in decayed["params"]} == {name for name in names.values() if _is_matrix(name)}
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)

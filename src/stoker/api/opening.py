@@ -8,8 +8,9 @@ from pathlib import Path
 
 from stoker.api.origins import Origin, as_begun, check_tokenizer, settle
 from stoker.data.files import covers, is_there
+from stoker.data.pairs import AnySet, Pairs, PairSet, open_set
 from stoker.data.prepare import Progress, ignore, is_prepared, prepared
-from stoker.data.shards import INDEX_FILE, TokenSet
+from stoker.data.shards import INDEX_FILE
 from stoker.rundir import DataRef, Exit, RunDir
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
@@ -38,7 +39,7 @@ class OpenedTraining(Opened):
     """One that trains a model of ours."""
 
     spec: RunSpec
-    tokens: TokenSet
+    tokens: AnySet
     derived: Derived
 
 
@@ -79,7 +80,8 @@ def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], 
         with run.lock():
             return _existing(run, spec, store, progress)
     spec, origins = settle(spec, runs=runs)
-    tokens = prepared(spec.data, store, progress=progress)
+    tokens = prepared(spec.data, store, pairs=_pairs(spec), progress=progress)
+    _check_kind(spec, tokens)
     check_tokenizer(origins, tokens.tokenizer)
     spec = _fill(spec, tokens)
     _check_size(spec, tokens)
@@ -103,7 +105,7 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
     if changes.refused:
         raise _another_run(run, changes.refused)
     kept = None if changes.data else _kept(run, spec)
-    tokens = kept or prepared(spec.data, store, progress=progress)
+    tokens = kept or prepared(spec.data, store, pairs=_pairs(spec), progress=progress)
     if tokens.key != run.data().key:
         raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
@@ -125,7 +127,7 @@ def _apply(run: RunDir, spec: AnySpec, changes: Changes) -> None:
         run.add_event("changed", changes={key: list(values) for key, values in changes.items()})
 
 
-def _kept(run: RunDir, spec: RunSpec) -> TokenSet | None:
+def _kept(run: RunDir, spec: RunSpec) -> AnySet | None:
     """The token set that the run began with, when its text cannot be looked at: gone, or of a function asked once."""
     began = run.data()
     folder = Path(began.shards)
@@ -134,7 +136,7 @@ def _kept(run: RunDir, spec: RunSpec) -> TokenSet | None:
         return None
     if not (folder / INDEX_FILE).is_file():
         return None
-    tokens = TokenSet.open(folder)
+    tokens = open_set(folder)
     return tokens if tokens.key == began.key else None
 
 
@@ -186,7 +188,7 @@ def _words(spec: RunSpec) -> list[str]:
     return [spec.data.path] if isinstance(spec.data.path, str) else spec.data.path
 
 
-def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exit | None:
+def _done(run: RunDir, spec: RunSpec, tokens: AnySet, changed: Changes) -> Exit | None:
     """A run that is done stays done until its end is put further off, or it is sent back to an earlier step."""
     exit = run.exit()
     if exit is None or exit.state != "done" or "checkpoint.resume" in changed:
@@ -197,12 +199,12 @@ def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exi
     return exit if steps is not None and steps <= (exit.step or 0) else None
 
 
-def _opened(run: RunDir, spec: RunSpec, tokens: TokenSet, *, done: Exit | None) -> OpenedTraining:
+def _opened(run: RunDir, spec: RunSpec, tokens: AnySet, *, done: Exit | None) -> OpenedTraining:
     derived = _derived(run, spec, tokens)
     return OpenedTraining(run=run, spec=spec, tokens=tokens, derived=derived, done=done)
 
 
-def _derived(run: RunDir, spec: RunSpec, tokens: TokenSet) -> Derived:
+def _derived(run: RunDir, spec: RunSpec, tokens: AnySet) -> Derived:
     saved = run.saved()
     progress = saved[-1].manifest["state"]["progress"] if saved else {}
     return derive(
@@ -222,7 +224,7 @@ def _another_run(run: RunDir, changes: Changes) -> UserError:
 
 
 def _create(
-    run: RunDir, spec: AnySpec, tokens: TokenSet | None = None, origins: Mapping[str, Origin] | None = None
+    run: RunDir, spec: AnySpec, tokens: AnySet | None = None, origins: Mapping[str, Origin] | None = None
 ) -> None:
     try:
         run.path.mkdir(parents=True, exist_ok=True)
@@ -234,17 +236,37 @@ def _create(
                 f"run '{run.name}' was begun by another command just now", remedy="Start another with --new"
             )
         if tokens is not None:
-            shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
+            _copy_tokenizer(tokens, run)
         if origins:
             run.write_origins({name: origin.ref for name, origin in origins.items()})
         run.create(spec, _ref(tokens) if tokens else None)
 
 
-def _ref(tokens: TokenSet) -> DataRef:
+def _copy_tokenizer(tokens: AnySet, run: RunDir) -> None:
+    if tokens.tokenizer.is_dir():  # HDF5 files may come without one
+        shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
+
+
+def _pairs(spec: RunSpec) -> Pairs | None:
+    """What a masked model is trained on."""
+    return Pairs(length=spec.batch.length, vocab=spec.model.vocab) if spec.model.masked else None
+
+
+def _check_kind(spec: RunSpec, tokens: AnySet) -> None:
+    if spec.model.masked == isinstance(tokens, PairSet):
+        return
+    held, needed = ("sentence pairs", "tokens") if isinstance(tokens, PairSet) else ("tokens", "sentence pairs")
+    raise UserError(
+        f"{tokens.path} holds {held}, and model.family {spec.model.family} is trained on {needed}",
+        remedy="Name the text itself in data.path, or take a model of the other kind",
+    )
+
+
+def _ref(tokens: AnySet) -> DataRef:
     return DataRef(shards=str(tokens.path.absolute()), key=tokens.key)
 
 
-def _fill(spec: RunSpec, tokens: TokenSet) -> RunSpec:
+def _fill(spec: RunSpec, tokens: AnySet) -> RunSpec:
     """The model's vocabulary: the tokenizer's, unless the spec says a little more."""
     most = -(-tokens.vocab // VOCAB_ROUNDING) * VOCAB_ROUNDING
     vocab = spec.model.vocab or tokens.vocab
@@ -256,9 +278,14 @@ def _fill(spec: RunSpec, tokens: TokenSet) -> RunSpec:
     return spec.model_copy(update={"model": spec.model.model_copy(update={"vocab": vocab})})
 
 
-def _check_size(spec: RunSpec, tokens: TokenSet) -> None:
+def _check_size(spec: RunSpec, tokens: AnySet) -> None:
     batch = spec.batch
     samples = tokens.train.samples(batch.length)
+    if samples < batch.sequences and isinstance(tokens, PairSet):
+        raise UserError(
+            f"the data has {samples} sentence pairs, less than one batch of {batch.sequences}",
+            remedy="Give more text, or lower batch.sequences",
+        )
     if samples < batch.sequences:
         raise UserError(
             f"the data has {tokens.train.tokens} tokens, less than one batch of {batch.sequences} × {batch.length} "

@@ -137,7 +137,8 @@ def scratch(run: RunDir, step: int) -> Iterator[Scratch]:
         copy = RunDir(Path(folder) / run.name)
         copy.create(spec, DataRef(shards=str(tokens.path), key=tokens.key))
         copy.write_origins(run.origins())
-        shutil.copytree(tokens.tokenizer, copy.tokenizer)
+        if tokens.tokenizer.is_dir():  # HDF5 files may come without one
+            shutil.copytree(tokens.tokenizer, copy.tokenizer)
         saved = _borrow(run, copy, step)
         start = saved.step if saved else 0
         yield Scratch(run=run, copy=copy, step=step, start=start, legs=legs(run, stretches, start, step, samples))

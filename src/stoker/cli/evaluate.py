@@ -10,8 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from stoker.cli import output
+from stoker.cli.masked import eval_masked
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
 from stoker.cli.progress import counting, preparing
+from stoker.data.pairs import AnySet, open_set
 from stoker.data.prepare import ignore, is_prepared
 from stoker.data.shards import Split, TokenSet
 from stoker.data.tokenizer import TOKENIZER_FILE, load_folder
@@ -55,8 +57,12 @@ def eval(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} is {getattr(args, name)}", remedy="Give 1 or more, or leave it out")
     loaded = open_model(args)
+    if "" in args.data:
+        raise UserError("--data names nothing", remedy="Name files, folders or globs of text, or a prepared set")
     if args.task:
         return _task(args, loaded)
+    if loaded.shape.masked:
+        return eval_masked(args, loaded)
     length, vocab = _length(args, loaded), loaded.shape.vocab
     precision = precision_of(loaded)
     assert vocab is not None
@@ -131,8 +137,6 @@ def _length(args: argparse.Namespace, loaded: LoadedModel) -> int:
 @contextmanager
 def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     name = ", ".join(args.data)
-    if "" in args.data:
-        raise UserError("--data names nothing", remedy="Name files, folders or globs of text, or a prepared set")
     if not args.data:
         if loaded.run is None:
             raise UserError(f"{loaded.origin} has no data of its own", remedy="Name some: --data FILE")
@@ -141,7 +145,7 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     like = loaded.run.spec().data if loaded.run else Data(path=".")
     data = like.model_copy(update={"path": args.data, "tokenizer": None})
     if is_prepared(data):
-        tokens = TokenSet.open(Path(args.data[0]))
+        tokens = open_set(Path(args.data[0]))
         _refuse_other_tokenizer(name, tokens, args, loaded)
         yield _of_set(name, tokens, args)
         return
@@ -150,10 +154,13 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     with TemporaryDirectory(prefix="stoker-eval-") as place:
         with nullcontext(ignore) if args.json else preparing() as progress:
             tokens = tokenise(data, open_tokenizer(args, loaded), Path(place), progress)
+        assert isinstance(tokens, TokenSet)
         yield Chosen(name, tokens, tokens.train)
 
 
-def _of_set(name: str, tokens: TokenSet, args: argparse.Namespace) -> Chosen:
+def _of_set(name: str, tokens: AnySet, args: argparse.Namespace) -> Chosen:
+    if not isinstance(tokens, TokenSet):
+        raise UserError(f"{name} holds sentence pairs for masked models", remedy="Name the text itself: --data FILE")
     split = tokens.train if args.split == "train" else tokens.validation
     if not split.tokens:
         raise UserError(
@@ -163,7 +170,7 @@ def _of_set(name: str, tokens: TokenSet, args: argparse.Namespace) -> Chosen:
     return Chosen(f"{name}, {args.split or HELD_OUT}", tokens, split)
 
 
-def _refuse_other_tokenizer(name: str, tokens: TokenSet, args: argparse.Namespace, loaded: LoadedModel) -> None:
+def _refuse_other_tokenizer(name: str, tokens: AnySet, args: argparse.Namespace, loaded: LoadedModel) -> None:
     """Its figures would mean nothing."""
     if not _has_tokenizer(tokens) or not (args.tokenizer or loaded.tokenizer):
         return
@@ -173,7 +180,7 @@ def _refuse_other_tokenizer(name: str, tokens: TokenSet, args: argparse.Namespac
         )
 
 
-def _has_tokenizer(tokens: TokenSet) -> bool:
+def _has_tokenizer(tokens: AnySet) -> bool:
     return (tokens.tokenizer / TOKENIZER_FILE).is_file()
 
 

@@ -75,10 +75,10 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
                 advance = min(text, unit.size - reported)
                 reported += advance
                 yield Advance(advance, len(ids))
-            _check_unchanged(unit)
+            check_unchanged(unit)
             held_out = int(tokens * job.validation)
-            validation = _move_tail(file, job, f"validation-{unit.number:05d}.bin", held_out)
-            train = _finish(file, partial, job.folder / f"train-{unit.number:05d}.bin", tokens - held_out)
+            validation = move_tail(file, job, f"validation-{unit.number:05d}.bin", held_out)
+            train = finish(file, partial, job.folder / f"train-{unit.number:05d}.bin", tokens - held_out)
         record = UnitRecord(
             documents=joiner.documents, bytes=size, skipped=bad.skipped, train=train, validation=validation
         )
@@ -86,7 +86,7 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
         write_atomic(record_path(job.folder, unit), json.dumps(asdict(record)))
         yield Advance(unit.size - reported, 0)
     except UnicodeDecodeError:
-        _check_unchanged(unit)
+        check_unchanged(unit)
         raise
     except OSError as e:
         raise disk_error(job.folder, e) from e
@@ -173,13 +173,13 @@ def _tokenizers(file: Path) -> tuple[Tokenizer, Tokenizer | None]:
     return tokenizer, going_on(tokenizer)
 
 
-def _check_unchanged(unit: Unit) -> None:
+def check_unchanged(unit: Unit) -> None:
     for file, _ in unit.parts:
         if stamp_of(file.path) != file.stamp:
             raise UserError(f"{file.path} changed while it was being prepared", remedy="Run it again")
 
 
-def _move_tail(file: IO[bytes], job: Job, name: str, tokens: int) -> Shard:
+def move_tail(file: IO[bytes], job: Job, name: str, tokens: int) -> Shard:
     """Cut the last tokens off a file and make a shard of them."""
     partial, left = job.folder / f"{name}.{os.getpid()}.part", tokens * np.dtype(job.dtype).itemsize
     stop = file.seek(-left, os.SEEK_END)
@@ -187,14 +187,14 @@ def _move_tail(file: IO[bytes], job: Job, name: str, tokens: int) -> Shard:
         with open(partial, "w+b") as tail:
             while left:
                 left -= tail.write(file.read(min(left, COPY)))
-            shard = _finish(tail, partial, job.folder / name, tokens)
+            shard = finish(tail, partial, job.folder / name, tokens)
     finally:
         partial.unlink(missing_ok=True)
     file.truncate(stop)
     return shard
 
 
-def _finish(file: IO[bytes], partial: Path, final: Path, tokens: int) -> Shard:
+def finish(file: IO[bytes], partial: Path, final: Path, tokens: int) -> Shard:
     file.flush()
     os.fsync(file.fileno())
     file.seek(0)

@@ -83,12 +83,12 @@ def _feistel(values: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) ->
     low = values & np.uint64((1 << low_bits) - 1)
     high = values >> np.uint64(low_bits)
     for i in range(0, ROUNDS, 2):
-        high ^= _hash(low, keys[i]) >> np.uint64(64 - high_bits)
-        low ^= _hash(high, keys[i + 1]) >> np.uint64(64 - low_bits)
+        high ^= mix(low, keys[i]) >> np.uint64(64 - high_bits)
+        low ^= mix(high, keys[i + 1]) >> np.uint64(64 - low_bits)
     return (high << np.uint64(low_bits)) | low
 
 
-def _hash(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+def mix(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     """The finaliser of splitmix64: every bit of the input moves every bit of the output."""
     mixed = values ^ key
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -9,10 +9,12 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from stoker.data import provenance
 from stoker.data.files import DataFile, discover, stamp_of
+from stoker.data.pairs import PairSet, fields
 from stoker.data.provenance import Part, Provenance
 from stoker.data.shards import Shard, TokenSet
 from stoker.data.sources import SOURCES
@@ -149,6 +151,20 @@ class Passages:
             return {name: path for path, name in discover(self._words)}
         except UserError:
             return {}
+
+
+def sentences_of(pairs: PairSet, sample: int) -> list[Passage]:
+    """Both halves of a pair that is trained on, decoded; where it came from is not kept."""
+    row = fields(pairs.train.read(np.array([sample]), pairs.index.length), pairs.index.length)
+    real, second = int(row.real_N[0]), int(row.second_N[0])
+    file = pairs.tokenizer / TOKENIZER_FILE
+    tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else None
+    found = []
+    for start, stop in ((0, second), (second, real)):
+        ids = row.tokens_NL[0, start:stop].tolist()
+        text = tokenizer.decode(ids, skip_special_tokens=False) if tokenizer else " ".join(map(str, ids))
+        found.append(Passage(tokens=len(ids), text=text, ends=stop == real))
+    return [passage for passage in found if passage.tokens]
 
 
 def _joined(stretches: Iterable[_Stretch]) -> list[_Stretch]:

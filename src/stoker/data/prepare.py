@@ -1,4 +1,4 @@
-"""Text into a token set, in parallel, so that it can be killed at any moment and goes on.
+"""Text into a token set or a set of sentence pairs, in parallel, so that it can be killed at any moment and goes on.
 
 files -> fingerprint -> key -> tokenizer -> units, each into a shard of its own -> index.json, last
 """
@@ -10,19 +10,23 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from stoker.data import own, pool
+from stoker.data import hdf5, own, pairing, pool
 from stoker.data.encode import UNITS_FOLDER, Advance, Job, disk_error, encode, read_record, record_path
 from stoker.data.files import DataFile, discover, fingerprint
+from stoker.data.pairs import AnySet, Pairs, open_set
 from stoker.data.provenance import PROVENANCE_FOLDER
-from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index, TokenSet
+from stoker.data.records import PairJob, pair_index
+from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index
+from stoker.data.sources import format_of
 from stoker.data.sources.document import BadRecords
 from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, to_train_with, train
 from stoker.data.units import Unit, pieces, plan
+from stoker.data.wordpiece import words_of
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
 from stoker.spec.run import Data, TrainTokenizer
@@ -57,34 +61,52 @@ class Survey:
     key: str
     files: list[DataFile]
     unreadable: int
-    tokenizer: LoadedTokenizer | TrainTokenizer
+    tokenizer: LoadedTokenizer | TrainTokenizer | None
+    """None for HDF5 files that come without."""
+    pairs: Pairs | None
+    masks: int | None
+    """Masked places in a record of HDF5 files; None for text."""
+
+    @property
+    def trained(self) -> int | None:
+        return self.tokenizer.train if isinstance(self.tokenizer, TrainTokenizer) else None
 
 
 def prepare(
-    data: Data, out: Path, *, workers: int | None = None, progress: Callable[[Progress], None] = ignore
-) -> TokenSet:
-    """Make a token set in the folder `out`, or go on with one that was interrupted there."""
+    data: Data,
+    out: Path,
+    *,
+    pairs: Pairs | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] = ignore,
+) -> AnySet:
+    """Make a set of tokens, or of pairs, in the folder `out`, or go on with one that was interrupted there."""
     if is_prepared(data):
         raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
     functions = own.functions(data)
     with _writing(out):
         _claim(out)
         data = own.written_down(data, functions, out, progress=_collecting(progress))
-        survey = _survey(data, cache=out / HASHES_FILE, workers=workers, progress=progress)
+        survey = _survey(data, pairs, cache=out / HASHES_FILE, workers=workers, progress=progress)
         return _build(data, survey, out, workers=workers, progress=progress)
 
 
 def prepared(
-    data: Data, store: Path, *, workers: int | None = None, progress: Callable[[Progress], None] = ignore
-) -> TokenSet:
-    """The token set of `data`: itself if it is one, else the one in the store, made or finished now if need be."""
+    data: Data,
+    store: Path,
+    *,
+    pairs: Pairs | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] = ignore,
+) -> AnySet:
+    """The set of `data`: itself if it is one, else the one in the store, made or finished now if need be."""
     if is_prepared(data) and (made := _folder(data)):
         return _open_as_asked(data, made)
     functions = own.functions(data)
     with _writing(store):
         store.mkdir(parents=True, exist_ok=True)
         data = own.written_down(data, functions, store, progress=_collecting(progress))
-        survey = _survey(data, cache=store / HASHES_FILE, workers=workers, progress=progress)
+        survey = _survey(data, pairs, cache=store / HASHES_FILE, workers=workers, progress=progress)
         folder = store / survey.key
         folder.mkdir(exist_ok=True)
         return _build(data, survey, folder, workers=workers, progress=progress)
@@ -105,12 +127,14 @@ def _folder(data: Data) -> Path | None:
     return Path(paths[0]) if len(paths) == 1 else None
 
 
-def _open_as_asked(data: Data, folder: Path) -> TokenSet:
-    tokens = TokenSet.open(folder)
+def _open_as_asked(data: Data, folder: Path) -> AnySet:
+    tokens = open_set(folder)
     if data.tokenizer is None:
         return tokens
     if isinstance(data.tokenizer, TrainTokenizer):
         same = tokens.index.trained == data.tokenizer.train
+    elif not tokens.index.tokenizer:
+        same = False
     else:
         ours = load_folder(tokens.tokenizer).tokenizer
         same = to_train_with(load(data.tokenizer)).tokenizer.to_str() == ours.to_str()
@@ -122,11 +146,16 @@ def _open_as_asked(data: Data, folder: Path) -> TokenSet:
     return tokens
 
 
-def _survey(data: Data, *, cache: Path, workers: int | None, progress: Callable[[Progress], None]) -> Survey:
-    wanted = data.tokenizer or DEFAULT_TOKENIZER
-    tokenizer = load(wanted) if isinstance(wanted, str) else wanted
+def _survey(
+    data: Data, pairs: Pairs | None, *, cache: Path, workers: int | None, progress: Callable[[Progress], None]
+) -> Survey:
+    found = discover(data.path)
+    binary = any(format_of(path) == hdf5.FORMAT for path, _ in found)
+    if binary:
+        found = hdf5.wanted(found, data.path)
+    tokenizer = _wanted_tokenizer(data, pairs, found, binary=binary)
     files = fingerprint(
-        discover(data.path),
+        found,
         cache=cache,
         threads=_processes(workers),
         progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
@@ -135,38 +164,66 @@ def _survey(data: Data, *, cache: Path, workers: int | None, progress: Callable[
     for file in files:
         if file.problem:
             bad.add(str(file.path), file.problem, remedy="Convert it to UTF-8 text or take it out")
-    identity = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else tokenizer.sha256
+    readable = [file for file in files if not file.problem]
+    masks = hdf5.shape(readable, length=pairs.length) if binary and pairs else None
+    identity = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else getattr(tokenizer, "sha256", "")
     content = [[file.name, file.sha256] for file in files]
     parts = [VERSION, identity, data.field, data.validation, data.skip_bad, content]
+    if pairs:
+        parts += ["pairs", pairs.length, None if tokenizer else pairs.vocab]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-    readable = [file for file in files if not file.problem]
-    return Survey(key=key, files=readable, unreadable=bad.skipped, tokenizer=tokenizer)
+    return Survey(key=key, files=readable, unreadable=bad.skipped, tokenizer=tokenizer, pairs=pairs, masks=masks)
+
+
+def _wanted_tokenizer(
+    data: Data, pairs: Pairs | None, found: list[tuple[Path, str]], *, binary: bool
+) -> LoadedTokenizer | TrainTokenizer | None:
+    wanted = data.tokenizer or (None if binary else DEFAULT_TOKENIZER)
+    tokenizer = load(wanted) if isinstance(wanted, str) else wanted
+    if binary:
+        hdf5.check(found, pairs, tokenizer)
+    elif pairs and isinstance(tokenizer, LoadedTokenizer):
+        words_of(tokenizer.tokenizer, wanted)
+    return tokenizer
 
 
 def _build(
     data: Data, survey: Survey, folder: Path, *, workers: int | None, progress: Callable[[Progress], None]
-) -> TokenSet:
+) -> AnySet:
     with _lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
         if (folder / INDEX_FILE).is_file():
             return _reuse(folder, survey.key)
         _begin(folder, survey.key)
-        units = plan(survey.files)
+        units = plan(survey.files) if survey.masks is None else hdf5.units(survey.files)
         tokenizer = _tokenizer(data, survey, units, folder, progress)
+        vocab = tokenizer.vocab if tokenizer else survey.pairs.vocab if survey.pairs else None
+        assert vocab is not None
         job = Job(
             folder=folder,
             field=data.field,
             validation=data.validation,
             skip_bad=data.skip_bad,
-            end=tokenizer.end_id,
-            dtype="uint16" if tokenizer.vocab <= 1 << 16 else "uint32",
+            end=tokenizer.end_id if tokenizer else 0,
+            dtype="uint16" if vocab <= 1 << 16 else "uint32",
         )
-        _tokenise(job, units, workers=_processes(workers), progress=progress)
-        _write_index(job, survey, units, tokenizer)
-        return TokenSet.open(folder)
+        if survey.pairs:
+            pair_job = PairJob(**asdict(job), length=survey.pairs.length, predictions=survey.masks or 0)
+            work = partial(pairing.encode, pair_job)
+            if survey.masks is not None:
+                work = partial(hdf5.convert, pair_job, vocab)
+            _tokenise(job, work, units, workers=_processes(workers), progress=progress)
+            index = pair_index(pair_job, units, key=survey.key, vocab=vocab, trained=survey.trained)
+            skipped = survey.unreadable + index.skipped
+            replace(index, tokenizer=_hash_of_tokenizer(folder), skipped=skipped).write(folder)
+        else:
+            _tokenise(job, partial(encode, job), units, workers=_processes(workers), progress=progress)
+            _write_index(job, survey, units, vocab)
+        _tidy(folder)
+        return open_set(folder)
 
 
-def _reuse(folder: Path, key: str) -> TokenSet:
-    tokens = TokenSet.open(folder)
+def _reuse(folder: Path, key: str) -> AnySet:
+    tokens = open_set(folder)
     if tokens.key != key:
         raise UserError(
             f"{folder} holds a token set of other data, or of other settings",
@@ -194,13 +251,15 @@ def _begin(folder: Path, key: str) -> None:
 
 def _tokenizer(
     data: Data, survey: Survey, units: list[Unit], folder: Path, progress: Callable[[Progress], None]
-) -> LoadedTokenizer:
-    """The tokenizer, saved in the token set; one that an interrupted prepare has trained is taken as it is."""
+) -> LoadedTokenizer | None:
+    """The tokenizer, saved in the set; one that an interrupted prepare has trained is taken as it is."""
     home = folder / TOKENIZER_FOLDER
+    if survey.tokenizer is None:
+        return None
     if not (home / TOKENIZER_FILE).is_file():
         tokenizer = survey.tokenizer
         if isinstance(tokenizer, TrainTokenizer):
-            tokenizer = train(tokenizer.train, _training_text(data, units, progress))
+            tokenizer = train(tokenizer.train, _training_text(data, units, progress), pairs=survey.pairs is not None)
         save(to_train_with(tokenizer), home)
     return load_folder(home)
 
@@ -219,11 +278,17 @@ def _training_text(data: Data, units: list[Unit], progress: Callable[[Progress],
         progress(Progress(phase="tokenizer", done=done, total=total))
 
 
-def _tokenise(job: Job, units: list[Unit], *, workers: int, progress: Callable[[Progress], None]) -> None:
+def _tokenise(
+    job: Job,
+    work: Callable[[Unit], Iterator[Advance]],
+    units: list[Unit],
+    *,
+    workers: int,
+    progress: Callable[[Progress], None],
+) -> None:
     missing = [unit for unit in units if not record_path(job.folder, unit).is_file()]
     total, left = sum(unit.size for unit in units), sum(unit.size for unit in missing)
     done, tokens = total - left, 0
-    work = partial(encode, job)
     if workers == 1 or left < SMALL:
         advances = _in_this_process(work, missing)
     else:
@@ -249,27 +314,34 @@ def _in_this_process(work: Callable[[Unit], Iterator[Advance]], units: list[Unit
             os.environ[PARALLELISM] = before
 
 
-def _write_index(job: Job, survey: Survey, units: list[Unit], tokenizer: LoadedTokenizer) -> None:
+def _write_index(job: Job, survey: Survey, units: list[Unit], vocab: int) -> None:
     records = [read_record(job.folder, unit) for unit in units]
     train, validation = [record.train for record in records], [record.validation for record in records]
     if not any(shard.tokens for shard in train):
         raise UserError("the data has no text", remedy="Check data.path and data.field")
-    saved = (job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE).read_bytes()
     Index(
         key=survey.key,
         dtype=job.dtype,
-        vocab=tokenizer.vocab,
+        vocab=vocab,
         end=job.end,
-        tokenizer=hashlib.sha256(saved).hexdigest(),
-        trained=survey.tokenizer.train if isinstance(survey.tokenizer, TrainTokenizer) else None,
+        tokenizer=_hash_of_tokenizer(job.folder),
+        trained=survey.trained,
         documents=sum(record.documents for record in records),
         bytes=sum(record.bytes for record in records),
         skipped=survey.unreadable + sum(record.skipped for record in records),
         train=[shard for shard in train if shard.tokens],
         validation=[shard for shard in validation if shard.tokens],
     ).write(job.folder)
-    shutil.rmtree(job.folder / UNITS_FOLDER)
-    (job.folder / PLAN_FILE).unlink()
+
+
+def _hash_of_tokenizer(folder: Path) -> str:
+    file = folder / TOKENIZER_FOLDER / TOKENIZER_FILE
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def _tidy(folder: Path) -> None:
+    shutil.rmtree(folder / UNITS_FOLDER)
+    (folder / PLAN_FILE).unlink()
 
 
 @contextmanager

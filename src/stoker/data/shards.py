@@ -60,8 +60,9 @@ class Index:
     def write(self, folder: Path) -> None:
         write_atomic(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
-    @classmethod
-    def read(cls, folder: Path) -> Self:
+    @staticmethod
+    def record(folder: Path) -> dict[str, Any]:
+        """What the index of a prepared set of any kind says."""
         try:
             record: dict[str, Any] = json.loads((folder / INDEX_FILE).read_text())
         except (FileNotFoundError, NotADirectoryError):
@@ -78,6 +79,11 @@ class Index:
                 f"{folder} is a token set of version {record.get('version')}, and this stoker reads version {VERSION}",
                 remedy="Prepare the data again into another folder",
             )
+        return record
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        record = cls.record(folder)
         for split in ("train", "validation"):
             record[split] = [Shard(**shard) for shard in record[split]]
         return cls(**record)

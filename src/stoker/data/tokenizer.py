@@ -15,7 +15,8 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from stoker.data import sentencepiece
+from stoker.data import sentencepiece, wordpiece
+from stoker.data.wordpiece import SEPARATOR, SPECIALS, VOCABULARY_FILE
 from stoker.spec.errors import UserError
 
 END = "<|endoftext|>"
@@ -24,7 +25,8 @@ TOKENIZER_FILE = "tokenizer.json"
 PAIR = ("vocab.json", "merges.txt")
 MODEL_FILE = "tokenizer.model"
 CONFIGS = ("tokenizer_config.json", "config.json")
-FORMS = "Give a folder with tokenizer.json, with tokenizer.model, or with vocab.json and merges.txt, or let one be trained: data.tokenizer='{train: 8000}'"  # noqa: E501
+KINDS = ((TOKENIZER_FILE,), PAIR, (MODEL_FILE,), (VOCABULARY_FILE,))  # of files, each a tokenizer by itself
+FORMS = "Give a folder with tokenizer.json, tokenizer.model, vocab.txt, or with vocab.json and merges.txt, or let one be trained: data.tokenizer='{train: 8000}'"  # noqa: E501
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,20 +67,18 @@ def load(name: str) -> LoadedTokenizer:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    return (folder / TOKENIZER_FILE).is_file() or all((folder / name).is_file() for name in PAIR)
+    return any(all((folder / name).is_file() for name in names) for names in KINDS)
 
 
 def load_folder(folder: Path) -> LoadedTokenizer:
-    names = (TOKENIZER_FILE, *PAIR, MODEL_FILE, *CONFIGS)
+    names = (TOKENIZER_FILE, *PAIR, MODEL_FILE, VOCABULARY_FILE, *CONFIGS)
     return _load_files(str(folder), {name: folder / name for name in names if (folder / name).is_file()})
 
 
-def has_tokenizer(folder: Path) -> bool:
-    return any(all((folder / name).is_file() for name in names) for names in ((TOKENIZER_FILE,), PAIR, (MODEL_FILE,)))
-
-
-def train(size: int, texts: Iterator[str]) -> LoadedTokenizer:
-    """Byte-level BPE with GPT-2's way of splitting words."""
+def train(size: int, texts: Iterator[str], *, pairs: bool = False) -> LoadedTokenizer:
+    """Byte-level BPE with GPT-2's way of splitting words, or WordPiece for pairs of sentences."""
+    if pairs:
+        return _trained(wordpiece.train(size, texts), SEPARATOR)
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size,
@@ -87,7 +87,11 @@ def train(size: int, texts: Iterator[str]) -> LoadedTokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return LoadedTokenizer(tokenizer=tokenizer, end=END, sha256=hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
+    return _trained(tokenizer, END)
+
+
+def _trained(tokenizer: Tokenizer, end: str) -> LoadedTokenizer:
+    return LoadedTokenizer(tokenizer=tokenizer, end=end, sha256=hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
 
 
 def to_train_with(loaded: LoadedTokenizer) -> LoadedTokenizer:
@@ -111,13 +115,21 @@ def save(loaded: LoadedTokenizer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": loaded.end,
+        **special_tokens(loaded),
         "clean_up_tokenization_spaces": False,
     } | ({"bos_token": loaded.begin, "add_bos_token": True} if loaded.begin else {})
     (folder / CONFIGS[0]).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     partial = folder / f".{TOKENIZER_FILE}"
     loaded.tokenizer.save(str(partial))
     partial.replace(folder / TOKENIZER_FILE)
+
+
+def special_tokens(loaded: LoadedTokenizer) -> dict[str, str]:
+    """By the names that transformers has for them: BERT's, or the one that ends a document."""
+    if loaded.end != SEPARATOR:
+        return {"eos_token": loaded.end}
+    known = [token for token in SPECIALS if loaded.tokenizer.token_to_id(token) is not None]
+    return {f"{token.strip('[]').lower()}_token": token for token in known}
 
 
 def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
@@ -131,6 +143,9 @@ def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
         elif MODEL_FILE in files:
             used = [files[MODEL_FILE]]
             tokenizer = _from_model(used[0])
+        elif VOCABULARY_FILE in files:
+            used = [files[file] for file in (VOCABULARY_FILE, CONFIGS[0]) if file in files]
+            tokenizer = wordpiece.from_vocabulary(used[0], lowercase=_lowercase(files))
         else:
             raise UserError(
                 f"{name} has no {TOKENIZER_FILE}, no {MODEL_FILE}, and not both {' and '.join(PAIR)}", remedy=FORMS
@@ -177,6 +192,8 @@ def _end_token(name: str, tokenizer: Tokenizer, files: dict[str, Path]) -> str:
     for config in CONFIGS:
         if config in files and (found := _configured_end(tokenizer, json.loads(files[config].read_text()))):
             return found
+    if tokenizer.token_to_id(SEPARATOR) is not None:
+        return SEPARATOR
     raise UserError(
         f"the tokenizer {name} has no token that ends a document",
         remedy=f'Name one of its tokens in {CONFIGS[0]} beside it: {{"eos_token": "…"}}',
@@ -215,6 +232,12 @@ def _without_prefix(part: Any) -> Any:
     return part | bare.get(part["type"], {})
 
 
+def _lowercase(files: dict[str, Path]) -> bool:
+    """What the file beside a vocab.txt says; BERT's cased models say false."""
+    config = json.loads(files[CONFIGS[0]].read_text()) if CONFIGS[0] in files else {}
+    return bool(config.get("do_lower_case", True))
+
+
 def _configured_end(tokenizer: Tokenizer, config: dict[str, Any]) -> str | None:
     token = _content(config.get("eos_token"))
     if token is None and isinstance(config.get("eos_token_id"), int):
@@ -225,7 +248,7 @@ def _configured_end(tokenizer: Tokenizer, config: dict[str, Any]) -> str | None:
 def _fetch(name: str) -> dict[str, Path]:
     """The tokenizer's files from the hub's cache on this machine, else from the hub."""
     files = _download(name, local=True)
-    if TOKENIZER_FILE in files or MODEL_FILE in files or all(part in files for part in PAIR):
+    if any(all(name in files for name in names) for names in KINDS):
         return files
     if not reachable(constants.ENDPOINT):
         raise UserError(
@@ -240,8 +263,8 @@ def _fetch(name: str) -> dict[str, Path]:
 
 def _download(name: str, *, local: bool) -> dict[str, Path]:
     files: dict[str, Path] = {}
-    for file in (TOKENIZER_FILE, *PAIR, MODEL_FILE, *CONFIGS):
-        if file in (*PAIR, MODEL_FILE) and TOKENIZER_FILE in files:
+    for file in (TOKENIZER_FILE, *PAIR, MODEL_FILE, VOCABULARY_FILE, *CONFIGS):
+        if file in (*PAIR, MODEL_FILE, VOCABULARY_FILE) and TOKENIZER_FILE in files:
             continue
         try:
             files[file] = Path(hf_hub_download(name, file, local_files_only=local))

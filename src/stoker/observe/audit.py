@@ -48,9 +48,9 @@ class Audit:
 def audit(run: RunDir) -> Audit:
     """Follow the line of attempts that survived, and check every step of it."""
     result = Audit()
-    stream = _Stream(Path(run.data().shards), run.data().key, result)
     length = run.spec().batch.length
-    samples = max(0, (stream.tokens - 1) // length)
+    stream = _Stream(Path(run.data().shards), run.data().key, result)
+    samples = stream.samples(length)
     try:
         attempts = read(run.ledger)
     except ValueError as e:
@@ -188,7 +188,7 @@ class _Epochs:
 
 
 class _Stream:
-    """The training tokens, one range at a time, straight from the files."""
+    """The training tokens or records, one sample at a time, straight from the files."""
 
     def __init__(self, folder: Path, key: str, result: Audit) -> None:
         try:
@@ -201,19 +201,29 @@ class _Stream:
             result.complain(f"{folder} holds other data than the run was trained on")
         self._dtype = np.dtype(index["dtype"]).newbyteorder("<")
         self._shards: list[tuple[int, int, Path]] = []
+        self._record = index["length"] + 3 + 2 * index["predictions"] if index.get("kind") == "pairs" else None
         self.tokens = 0
         for shard in index["train"]:
             path = folder / shard["file"]
-            if not path.is_file() or path.stat().st_size != shard["tokens"] * self._dtype.itemsize:
+            numbers = shard["records"] * self._record if self._record else shard["tokens"]
+            if not path.is_file() or path.stat().st_size != numbers * self._dtype.itemsize:
                 raise UserError(f"{path} is missing or cut short", remedy=f"Delete {folder} and prepare the data again")
             with open(path, "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != shard["sha256"]:
                     result.complain(f"{path} is damaged: its sha256 is not the one in index.json")
-            self._shards.append((self.tokens, self.tokens + shard["tokens"], path))
-            self.tokens += shard["tokens"]
+            self._shards.append((self.tokens, self.tokens + numbers, path))
+            self.tokens += numbers
         self._starts = np.array([start for start, _, _ in self._shards])
 
-    def range(self, start: int, stop: int) -> NDArray[Any]:
+    def samples(self, length: int) -> int:
+        return self.tokens // self._record if self._record else max(0, (self.tokens - 1) // length)
+
+    def sample(self, id: int, length: int) -> NDArray[Any]:
+        """A record of a set of pairs; of a stream of tokens a sequence and the token after it."""
+        start, width = (id * self._record, self._record) if self._record else (id * length, length + 1)
+        return self._range(start, start + width)
+
+    def _range(self, start: int, stop: int) -> NDArray[Any]:
         parts = []
         shard = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop:
@@ -229,7 +239,7 @@ def _hash(stream: _Stream, ids: NDArray[np.int64], length: int, samples: int) ->
     digest = hashlib.blake2b(digest_size=16)
     for id in ids.tolist():
         if 0 <= id < samples:
-            digest.update(stream.range(id * length, (id + 1) * length + 1).astype("<i8").tobytes())
+            digest.update(stream.sample(id, length).astype("<i8").tobytes())
     return digest.hexdigest()
 
 

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from stoker.data import order
 from stoker.data.ledger import AttemptLedger, LedgerStep, read, token_hash
-from stoker.data.passages import Passage, Passages
-from stoker.data.shards import INDEX_FILE, TokenSet
+from stoker.data.pairs import AnySet, PairSet, open_set
+from stoker.data.passages import Passage, Passages, sentences_of
+from stoker.data.shards import INDEX_FILE
 from stoker.data.tokenizer import TOKENIZER_FILE
 from stoker.observe.tail import records_backwards
 from stoker.rundir import RunDir
@@ -69,7 +70,7 @@ def line(run: RunDir) -> list[Stretch]:
     return found
 
 
-def batch(run: RunDir, step: int, tokens: TokenSet) -> StepBatch:
+def batch(run: RunDir, step: int, tokens: AnySet) -> StepBatch:
     stretch = reached(run, line(run), step)
     records = _records(run, stretch.ledger, step)
     spec = run.spec()
@@ -107,10 +108,13 @@ def reached(run: RunDir, stretches: list[Stretch], step: int) -> Stretch:
     return found
 
 
-def documents(run: RunDir, batch: StepBatch, tokens: TokenSet, *, most: int | None = None) -> list[SampleView]:
+def documents(run: RunDir, batch: StepBatch, tokens: AnySet, *, most: int | None = None) -> list[SampleView]:
     """The samples of a step with the documents that each of them is made of; the first `most` of them."""
     spec = run.spec()
     length, path = spec.batch.length, spec.data.path
+    if isinstance(tokens, PairSet):
+        pairs = [(rank, sample) for rank, ids in enumerate(batch.ranks) for sample in ids.tolist()][:most]
+        return [SampleView(sample=sample, rank=rank, documents=sentences_of(tokens, sample)) for rank, sample in pairs]
     passages = Passages(tokens, [path] if isinstance(path, str) else path)
     pairs = [(rank, sample) for rank, ids in enumerate(batch.ranks) for sample in ids.tolist()]
     return [
@@ -119,16 +123,16 @@ def documents(run: RunDir, batch: StepBatch, tokens: TokenSet, *, most: int | No
     ]
 
 
-def token_set(run: RunDir) -> TokenSet:
+def token_set(run: RunDir) -> AnySet:
     """The one that a run is trained on."""
     data = run.data()
     folder = run.path / data.shards
     if not (folder / INDEX_FILE).is_file():
         raise UserError(f"the run's token set {folder} is gone", remedy="Put it back, or prepare the data again")
-    tokens = TokenSet.open(folder)
+    tokens = open_set(folder)
     if tokens.key != data.key:
         raise UserError(f"{folder} holds other data than the run was trained on", remedy="Put the run's own back")
-    if not (tokens.tokenizer / TOKENIZER_FILE).is_file():
+    if tokens.index.tokenizer and not (tokens.tokenizer / TOKENIZER_FILE).is_file():
         raise UserError(f"{folder} has lost its tokenizer", remedy=f"Put {run.tokenizer} there")
     return tokens
 

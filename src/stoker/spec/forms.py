@@ -32,6 +32,8 @@ class Form:
     """Their keys for what is one number with us."""
     dropout: float = 0.0
     """What they are where config.json is silent."""
+    ends: bool = True
+    """Its config.json names the token that ends a document."""
     fixed: Mapping[str, Any]
     """What our model can be in one way only, which is transformers' default too."""
     extra: Callable[[Model], Values] = lambda _: {}
@@ -107,6 +109,11 @@ def _llama_turns(config: Values, file: Path) -> Values:
     return {"rope_theta": theta, "rope_scaling": values}
 
 
+def _bert_inner(config: Values, _file: Path) -> Values:
+    inner, width = config.get("intermediate_size", 3072), config.get("hidden_size", 768)
+    return {"hidden": None if inner == 4 * width else inner}
+
+
 FORMS = {
     "gpt2": Form(
         model_type="gpt2",
@@ -159,6 +166,34 @@ FORMS = {
         extra=_llama_extra,
         read_extra=_llama_fields,
     ),
+    "bert": Form(
+        model_type="bert",
+        architecture="BertForPreTraining",
+        auto="AutoModelForPreTraining",
+        keys={
+            "layers": ("num_hidden_layers", 12),
+            "heads": ("num_attention_heads", 12),
+            "width": ("hidden_size", 768),
+            "context": ("max_position_embeddings", 512),
+            "vocab": ("vocab_size", 30522),
+            "init_std": ("initializer_range", 0.02),
+        },
+        dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        dropout=0.1,
+        ends=False,
+        fixed={
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-12,
+            "type_vocab_size": 2,
+            "position_embedding_type": "absolute",
+            "tie_word_embeddings": True,
+            "is_decoder": False,
+            "add_cross_attention": False,
+            "quantization_config": None,
+        },
+        extra=lambda shape: {"intermediate_size": shape.inner},
+        read_extra=_bert_inner,
+    ),
 }
 
 
@@ -181,8 +216,7 @@ def config(shape: Model, *, dtype: str, end: int, begin: int | None = None) -> V
         **dict.fromkeys(form.dropouts, shape.dropout),
         **{key: value for key, value in form.fixed.items() if value is not None},
         **form.extra(shape),
-        "bos_token_id": end if begin is None else begin,
-        "eos_token_id": end,
+        **({"bos_token_id": end if begin is None else begin, "eos_token_id": end} if form.ends else {}),
         "dtype": dtype,
     }
 

@@ -15,6 +15,7 @@ ScheduleStage = tuple[PositiveCount, PositiveCount]
 Name = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Code = Annotated[Text, Field(pattern=CODE)]
 Variables = Annotated[dict[str, Text], AfterValidator(lambda v: _settable(v))]
+SHORTEST_PAIR = 8  # tokens: two sentences of two or three, and the three that stand around them
 Secrets = Annotated[dict[str, Text], AfterValidator(lambda v: _secret_sources(v))]
 
 
@@ -40,7 +41,7 @@ class RopeScaling(Section):
 
 
 OF_FAMILIES = {
-    "dropout": ("gpt2",),
+    "dropout": ("gpt2", "bert"),
     "upcast_attention": ("gpt2",),
     "scale_attention_by_layer": ("gpt2",),
     "kv_heads": ("llama",),
@@ -53,7 +54,7 @@ OF_FAMILIES = {
 
 
 class Model(Section):
-    family: Literal["gpt2", "llama"] | Code = "gpt2"
+    family: Literal["gpt2", "llama", "bert"] | Code = "gpt2"
     """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
     layers: PositiveCount = 12
     """Transformer blocks."""
@@ -96,6 +97,11 @@ class Model(Section):
         """Heads of keys and values."""
         return self.kv_heads or self.heads
 
+    @property
+    def masked(self) -> bool:
+        """It learns masked words and next sentences, from pairs of sentences."""
+        return self.family == "bert"
+
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.width % self.heads and not is_code(self.family):
@@ -130,14 +136,14 @@ class Model(Section):
 
 class TrainTokenizer(Section):
     train: Annotated[Count, Field(ge=257)]
-    """Train a byte-level BPE tokenizer of this many tokens on the data."""
+    """Train a tokenizer of this many tokens on the data: byte-level BPE, or WordPiece for bert."""
 
 
 class Data(Section):
     path: Place | Annotated[list[Place], Field(min_length=1)]
-    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), a folder of `stoker prepare`, or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
+    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), a folder of `stoker prepare`, HDF5 files of sentence pairs (for bert), or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
     tokenizer: Text | TrainTokenizer | None = None
-    """`{train: 8000}`, a folder with tokenizer.json, tokenizer.model or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
+    """`{train: 8000}`, a folder with tokenizer.json, tokenizer.model, vocab.json + merges.txt or vocab.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
     field: Text = "text"
     """The field that holds the text, in JSONL, JSON, CSV and Parquet."""
     validation: Fraction = 0.01
@@ -168,8 +174,8 @@ class Init(Section):
 
 
 class Objective(Section):
-    kind: Literal["causal", "distill"] | None = None
-    """`causal`: predict the next token; `distill`: do so, and predict what a teacher predicts. Left out: what the model's family learns."""  # noqa: E501
+    kind: Literal["causal", "masked", "distill"] | None = None
+    """`causal`: predict the next token; `masked`: masked words and next sentences; `distill`: what a teacher predicts too. Left out: what the model's family learns."""  # noqa: E501
     teacher: Place | None = None
     """A run, a checkpoint's folder, or a folder that transformers wrote, of a model with the same vocabulary."""
     temperature: Annotated[Number, Field(gt=0)] = 2.0
@@ -180,6 +186,14 @@ class Objective(Section):
     """Weight of what the family learns without a teacher."""
     alpha_mse: Annotated[Number, Field(ge=0)] = 0.0
     """Weight of the squared difference between both models' logits."""
+    masking: Literal["epoch", "static"] = "epoch"
+    """bert: draw which words are masked anew each `epoch`, or once. HDF5 files bring the masks they were made with."""
+    whole_words: bool = False
+    """bert: mask whole words, all pieces of a word or none."""
+    predictions: PositiveCount = 20
+    """bert: the most masked words in a sequence."""
+    rate: Annotated[Share, Field(gt=0, lt=1)] = 0.15
+    """bert: the share of a sequence's words that is masked, such as `15%`."""
 
     @model_validator(mode="after")
     def _taught_or_not(self) -> Self:
@@ -202,6 +216,8 @@ class Batch(Section):
 
 
 class Optim(Section):
+    kind: Literal["adamw", "lamb"] = "adamw"
+    """`lamb` scales the update of each matrix to the matrix's own size: for very large batches."""
     lr: Annotated[Number, Field(gt=0)] = 6e-4
     """Highest learning rate."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
@@ -217,9 +233,9 @@ class Optim(Section):
     horizon: PositiveCount | None = None
     """Steps the schedule is laid out for. Left out: the steps of `until` when the run first starts."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """AdamW's two running averages, such as [0.9, 0.95]."""
+    """The two running averages, such as [0.9, 0.95]."""
     eps: Annotated[Number, Field(gt=0)] = 1e-8
-    """AdamW's epsilon."""
+    """Added to the root of the second average."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.1
     """Decay of matrices and embeddings; biases and norms are left alone."""
     clip: Annotated[Number, Field(gt=0)] | None = 1.0
@@ -237,12 +253,14 @@ class Until(Section):
     """Times through the data; every sample is used exactly once in each."""
     time: Annotated[Seconds, Field(gt=0)] | None = None
     """Training time of one launch, such as `2h`; then it saves and pauses."""
+    steps_this_run: PositiveCount | None = None
+    """Steps of one launch; then it saves and pauses."""
     patience: PositiveCount | None = None
     """Evaluations without a better validation loss before the run ends early."""
 
     @model_validator(mode="after")
     def _some_end(self) -> Self:
-        if not (self.steps or self.tokens or self.epochs or self.time):
+        if not (self.steps or self.tokens or self.epochs or self.time or self.steps_this_run):
             raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs or time")
         return self
 
@@ -319,7 +337,7 @@ class RunSpec(Section):
     batch: Batch = Batch()
     """The size of a step."""
     optim: Optim = Optim()
-    """AdamW and its learning rate."""
+    """The optimizer and its learning rate."""
     until: Until
     """When the run is done: what comes first of those given."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -352,8 +370,15 @@ class RunSpec(Section):
                 f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
                 f"set batch.length to {self.model.context} or less"
             )
+        learnt = "masked" if self.model.masked else "causal"
+        if self.objective.kind not in (None, learnt, "distill"):
+            raise ValueError(
+                f"objective.kind is {self.objective.kind}, and a {self.model.family} learns {learnt}; leave it out"
+            )
         if self.log.attention and is_code(self.model.family):
             raise ValueError(f"log.attention cannot look into {self.model.family}; set log.attention to false")
+        if self.model.masked:
+            self._pairs_agree()
         if self.until.patience and not (self.eval.every and self.data.validation):
             raise ValueError("until.patience needs evaluations; set eval.every and data.validation above 0")
         endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
@@ -363,6 +388,15 @@ class RunSpec(Section):
                 "set optim.horizon to a number of steps, or optim.schedule: constant"
             )
         return self
+
+    def _pairs_agree(self) -> None:
+        if self.batch.length < SHORTEST_PAIR:
+            raise ValueError(
+                f"batch.length {self.batch.length} has no room for two sentences and what stands around them; "
+                f"set batch.length to {SHORTEST_PAIR} or more"
+            )
+        if self.log.attention:
+            raise ValueError("log.attention looks into gpt2 alone; set log.attention to false")
 
 
 class ScriptSpec(Section):

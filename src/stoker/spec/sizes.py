@@ -10,6 +10,8 @@ from stoker.spec.code import is_code
 from stoker.spec.run import Model
 
 FP32 = 4
+SEGMENTS = 2  # first and second sentence
+MASKED = 0.2  # of a sequence's words, at most: only there a masked model computes logits
 VALUE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -33,7 +35,8 @@ def parameters(model: Model, vocab: int) -> int:
         return ends + model.layers * (_block_matrices(model) + 2 * model.width)
     embeddings = (vocab + model.context) * model.width
     norms_and_biases = 9 * model.width + model.inner  # two norms (4), qkv (3), attention out (1), feed-forward
-    return embeddings + model.layers * (_block_matrices(model) + norms_and_biases) + 2 * model.width
+    blocks = model.layers * (_block_matrices(model) + norms_and_biases)
+    return embeddings + blocks + 2 * model.width + (_masked_heads(model, vocab) if model.masked else 0)
 
 
 def flops_per_token(model: Model, vocab: int, length: int, *, counted: int) -> int:
@@ -41,11 +44,11 @@ def flops_per_token(model: Model, vocab: int, length: int, *, counted: int) -> i
 
     Six for each weight of a matrix product (the head counts, looking up an embedding does not), and 12 · layers ·
     width · length for attention over the full square of scores, though a causal kernel needs only half of it.
-    A model of the user's own counts six for each parameter.
+    A model of the user's own counts six for each parameter. A masked model's heads are left out: few places need them.
     """
     if is_code(model.family):
         return 6 * counted
-    weights = model.layers * _block_matrices(model) + vocab * model.width
+    weights = model.layers * _block_matrices(model) + (0 if model.masked else vocab * model.width)
     return 6 * weights + 12 * model.layers * model.width * length
 
 
@@ -67,7 +70,13 @@ def activation_bytes(model: Model, vocab: int, length: int, precision: Literal["
         each = 8 * model.width + 3 * _keys_width(model) + 4 * model.inner
     blocks = model.layers * each * size
     head = vocab * (2 * size + FP32)
-    return length * (blocks + head)
+    return int(length * (blocks + (MASKED * head if model.masked else head)))
+
+
+def _masked_heads(model: Model, vocab: int) -> int:
+    """Beside what every family has: segments, pooler, the transform before the words, their bias, the next sentence."""
+    dense = model.width**2 + model.width
+    return SEGMENTS * model.width + 2 * dense + 2 * model.width + vocab + 2 * model.width + 2
 
 
 def _keys_width(model: Model) -> int:

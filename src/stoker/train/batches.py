@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stoker.data import order
-from stoker.data.shards import Split
+from stoker.data.pairs import AnySplit
 from stoker.spec.derive import share
 from stoker.train.dist import Ranks
 
@@ -39,7 +39,7 @@ def held_out(rows: Tensor, samples: NDArray[np.int64] | None = None) -> Batch:
 class Batches:
     def __init__(
         self,
-        split: Split,
+        split: AnySplit,
         me: Ranks,
         *,
         seed: int,

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from stoker.data.pairs import AnySet
 from stoker.spec.run import RunSpec
 from stoker.train.batches import Batch
 from stoker.train.choices import DTYPES, Choices
@@ -19,16 +20,20 @@ from stoker.train.load import LoadedModel
 from stoker.train.models import model_spec, weights
 from stoker.train.objectives import Counts, Objective, plain
 from stoker.train.objectives.distill import Distill
-from stoker.train.optim import adamw, optimizer_tensors, set_rate
+from stoker.train.optim import optimizer, optimizer_tensors, set_rate
 from stoker.train.origins import freeze_positions
 from stoker.train.parallel import Gradients
 
+MOST_SHAPES = 64  # of micro-batches; an objective cuts far fewer
+
 
 class Engine:
-    def __init__(self, spec: RunSpec, me: Ranks, device: Device, *, teacher: LoadedModel | None = None) -> None:
+    def __init__(
+        self, spec: RunSpec, me: Ranks, device: Device, tokens: AnySet, *, teacher: LoadedModel | None = None
+    ) -> None:
         self.spec, self.me, self.device = spec, me, device
         self.family = model_spec(spec.model.family)
-        self.judged = plain(self.family.objective)
+        self.judged = plain(self.family.objective, tokens, spec.objective, seed=spec.seed, device=device.torch)
         self.objective: Objective = self.judged
         self.teacher = teacher
         self.teacher_size = sum(p.numel() for p in teacher.model.parameters()) if teacher else 0
@@ -44,7 +49,7 @@ class Engine:
         self.size = sum(p.numel() for p in self.parameters)
         named = dict(self.model.named_parameters())
         self._buffers = [name for name in weights(self.model) if name not in named]
-        self.optimizer = adamw(named.items(), spec.optim)
+        self.optimizer = optimizer(named.items(), spec.optim)
 
     def settle(self, choices: Choices, *, accumulation: int, micro: int) -> None:
         """Fix what the spec left open: known only when a checkpoint, if any, has been read."""
@@ -58,7 +63,9 @@ class Engine:
         self.loss = self._loss
         if choices.compile:
             torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
-            self.loss = torch.compile(self._loss)
+            # Each shape is compiled by itself: what a step computes must not depend on the shapes seen before it.
+            torch._dynamo.config.recompile_limit = MOST_SHAPES
+            self.loss = torch.compile(self._loss, dynamic=False)
 
     def tensors(self) -> dict[str, Any]:
         """All that a checkpoint must hold, by name; loading fills them in place."""
@@ -115,6 +122,7 @@ class Engine:
         return sums
 
     def attention_extremes(self, rows: Tensor) -> list[tuple[float, float]]:
+        assert self.family.attention_extremes is not None, "the spec refuses it"
         self.model.eval()
         with self.autocast():
             return self.family.attention_extremes(self.model, rows[:, :-1].to(self.device.torch))

@@ -13,14 +13,15 @@ from tokenizers import decoders
 from torch import Tensor, nn
 
 from stoker.data import order, prepare
-from stoker.data.shards import Split, TokenSet
+from stoker.data.pairs import AnySet, Pairs
+from stoker.data.shards import Split
 from stoker.data.tokenizer import LoadedTokenizer, save
 from stoker.spec.errors import RunFailed, UserError
 from stoker.spec.run import Data, Model
 from stoker.train.batches import held_out
 from stoker.train.choices import DTYPES, Precision
 from stoker.train.load import LoadedModel
-from stoker.train.objectives import plain
+from stoker.train.objectives.causal import Causal
 
 LOGITS = 1 << 27  # numbers that a batch gives, as far as a row is not more
 TOKENS = 1 << 13  # in a batch
@@ -106,12 +107,19 @@ def precision_of(loaded: LoadedModel) -> Precision:
 
 
 def tokenise(
-    data: Data, tokenizer: LoadedTokenizer, folder: Path, progress: Callable[[prepare.Progress], None]
-) -> TokenSet:
-    """Text as tokens, all of them in the split `train`, kept in an empty folder."""
-    save(tokenizer, folder / "tokenizer")
-    data = data.model_copy(update={"tokenizer": str(folder / "tokenizer"), "validation": 0.0})
-    return prepare.prepare(data, folder / "set", progress=progress)
+    data: Data,
+    tokenizer: LoadedTokenizer | None,
+    folder: Path,
+    progress: Callable[[prepare.Progress], None],
+    *,
+    pairs: Pairs | None = None,
+) -> AnySet:
+    """Text as tokens or pairs, all of them in the split `train`, kept in an empty folder. HDF5 needs no tokenizer."""
+    if tokenizer:
+        save(tokenizer, folder / "tokenizer")
+    home = str(folder / "tokenizer") if tokenizer else None
+    data = data.model_copy(update={"tokenizer": home, "validation": 0.0})
+    return prepare.prepare(data, folder / "set", pairs=pairs, progress=progress)
 
 
 def token_widths(tokenizer: LoadedTokenizer, rows: int) -> NDArray[np.int64]:
@@ -146,7 +154,7 @@ def _all_rows(
 
 @torch.inference_mode()
 def _loss(model: nn.Module, rows: Tensor, precision: Precision) -> float:
-    device, objective = next(model.parameters()).device, plain("causal")
+    device, objective = next(model.parameters()).device, Causal()
     (inputs,) = objective.cut(held_out(rows), number=1, size=len(rows))
     with torch.autocast(device.type, dtype=DTYPES[precision], enabled=precision != "fp32"):
         return float(objective.loss(model, *(tensor.to(device) for tensor in inputs)))

@@ -74,16 +74,18 @@ def export(
 
 def _write(loaded: LoadedModel, folder: Path, *, name: str, dtype: torch.dtype, shard_bytes: int) -> None:
     tokenizer = loaded.read_tokenizer()
-    end, first = tokenizer.end_id, tokenizer.begin or tokenizer.end
+    end, special = tokenizer.end_id, tokenizer_files.special_tokens(tokenizer)
     begin = end if tokenizer.begin_id is None else tokenizer.begin_id
+    if forms.form_of(loaded.shape).ends:
+        special |= {"bos_token": tokenizer.begin or tokenizer.end}
+        write_json(folder / "generation_config.json", {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end})
     precision = str(dtype).removeprefix("torch.")
     write_json(folder / forms.CONFIG_FILE, forms.config(loaded.shape, dtype=precision, end=end, begin=begin))
-    write_json(folder / "generation_config.json", {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end})
     tokenizer_files.save(tokenizer, folder)
     config_file = folder / tokenizer_files.CONFIGS[0]
-    config = json.loads(config_file.read_text()) | {"bos_token": first, "model_max_length": loaded.shape.context}
+    config = json.loads(config_file.read_text()) | special | {"model_max_length": loaded.shape.context}
     write_json(config_file, config)
-    write_json(folder / "special_tokens_map.json", {"bos_token": first, "eos_token": tokenizer.end})
+    write_json(folder / "special_tokens_map.json", special)
     (folder / "README.md").write_text(card(loaded, name=name, dtype=dtype), encoding="utf-8")
     hf.write_weights(folder, loaded.shape, loaded.model, dtype=dtype, limit=shard_bytes)
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from stoker.data import order
 from stoker.data.ledger import Ledger
-from stoker.data.shards import TokenSet
+from stoker.data.pairs import AnySet, open_set
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
 from stoker.spec.derive import derive, micro_batches, share
@@ -54,7 +54,8 @@ class Trainer:
         self.tokens = _open(run)
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
         taught = run.origins().get("teacher")
-        self.engine = Engine(spec, me, device, teacher=origins.teacher(taught, device.torch) if taught else None)
+        teacher = origins.teacher(taught, device.torch) if taught else None
+        self.engine = Engine(spec, me, device, self.tokens, teacher=teacher)
         self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved)
         self._begin()
         accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
@@ -100,7 +101,7 @@ class Trainer:
 
     def _train(self) -> Exit:
         self._announce()
-        began = time.monotonic()
+        began, self._first = time.monotonic(), self.state.step
         if self.state.step == 0 and self.spec.checkpoint.first:
             self._save()
         while not self._finished():
@@ -112,7 +113,7 @@ class Trainer:
                     tokens=counts.tokens,
                     sequences=batch.live,
                     stop=self.signals.asked,
-                    pause=self.me.first and (self._time_is_up(began) or self.callbacks.problem is not None),
+                    pause=self._enough() or (self.me.first and self._must_pause(began)),
                     save=self.me.first and self.checkpoints.overdue(),
                 )
             )
@@ -325,19 +326,24 @@ class Trainer:
     def _pause(self, word: Word) -> Exit:
         self._save_now()
         self._heed_callbacks()
-        reason = "stopped as asked" if word.stop else "until.time is reached"
+        limit = "until.steps_this_run" if self._enough() else "until.time"
+        reason = "stopped as asked" if word.stop else f"{limit} is reached"
         code = contract.EXIT_SAVED if word.stop else contract.EXIT_DONE
         if self.me.first:
             self.run.add_event("paused", rank=0, step=self.state.step, reason=reason)
         return Exit(state="paused", code=code, step=self.state.step, reason=reason)
 
     def _finish(self) -> None:
+        if not self.spec.model.masked:
+            self._write_sample()
+        self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
+
+    def _write_sample(self) -> None:
         self.engine.model.eval()
         tokenizer = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json"))
         pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
         text = "".join(piece.text for piece in pieces)
         self.run.add_event("sample", rank=0, step=self.state.step, text=text)
-        self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
 
     def _finished(self) -> bool:
         steps, patience = self.derived.steps, self.spec.until.patience
@@ -350,14 +356,21 @@ class Trainer:
             return f"all {self.derived.steps} steps are done"
         return f"no better validation loss in {self.state.evaluations_without_gain} evaluations"
 
+    def _enough(self) -> bool:
+        limit = self.spec.until.steps_this_run
+        return limit is not None and self.state.step - self._first >= limit
+
+    def _must_pause(self, began: float) -> bool:
+        return self._time_is_up(began) or self.callbacks.problem is not None
+
     def _time_is_up(self, began: float) -> bool:
         limit = self.spec.until.time
         return limit is not None and time.monotonic() - began >= limit
 
 
-def _open(run: RunDir) -> TokenSet:
+def _open(run: RunDir) -> AnySet:
     ref = run.data()
-    tokens = TokenSet.open(run.path / ref.shards)
+    tokens = open_set(run.path / ref.shards)
     if tokens.key != ref.key:
         raise UserError(f"{tokens.path} holds other data than this run began with", remedy="Restore it, or use --new")
     return tokens

@@ -20,14 +20,16 @@ class ModelSpec:
     """Shape -> module with initial weights drawn from torch's CPU generator; `vocab` must be set."""
     objective: Literal["causal", "masked"] = "causal"
     """What such a model learns to do."""
-    attention_extremes: Callable[[nn.Module, Tensor], list[tuple[float, float]]]
-    """(module, tokens) -> largest and smallest attention score of each layer."""
+    attention_extremes: Callable[[nn.Module, Tensor], list[tuple[float, float]]] | None = None
+    """(module, tokens) -> largest and smallest attention score of each layer, where one can look."""
     from_hf: Callable[[Mapping[str, Tensor]], Weights]
     """Weights of the transformers class -> ours."""
     to_hf: Callable[[Mapping[str, Tensor]], Weights]
     """Our weights -> those of the transformers class."""
     tied: Callable[[Model], Mapping[str, str]] = lambda _: {}
     """Their names that repeat a tensor -> our name of it."""
+    may_lack: tuple[str, ...] = ()
+    """How our names begin of tensors that a folder of transformers may lack; they are then drawn anew."""
     blocks: str
     """Where the module keeps its list of blocks."""
     positions: tuple[str, ...] = ()
@@ -36,7 +38,11 @@ class ModelSpec:
     """(module, rows, length) -> what writes text, of `rows` rows of up to `length` tokens each."""
 
 
-MODELS = {"gpt2": "stoker.train.models.gpt2", "llama": "stoker.train.models.llama"}
+MODELS = {
+    "gpt2": "stoker.train.models.gpt2",
+    "llama": "stoker.train.models.llama",
+    "bert": "stoker.train.models.bert",
+}
 OWN = "stoker.train.models.own"
 
 

@@ -45,6 +45,9 @@ def fill(folder: Path, shape: Model, wanted: Mapping[str, Tensor], *, partial: b
             else:
                 wanted[ours].copy_(value)
             missing.pop(ours, None)
+    lacked = [name for name in missing if name.startswith(model_spec(shape.family).may_lack)]
+    _draw({name: wanted[name] for name in lacked}, shape)
+    missing = {name: None for name in missing if name not in lacked}
     faults = [("lacks", list(missing)), ("has the unknown", unknown), ("has another shape of", misshapen)]
     said = "; ".join(f"{words} {_listed(names)}" for words, names in faults if names)
     if said:
@@ -57,6 +60,13 @@ def fill(folder: Path, shape: Model, wanted: Mapping[str, Tensor], *, partial: b
                 f"{folder}: {name} differs from the embedding, and this model has one tensor for both",
                 remedy="Train it with tie_word_embeddings",
             )
+
+
+def _draw(parameters: Mapping[str, Tensor], shape: Model) -> None:
+    """As a new model would have them, the same each time."""
+    chance = torch.Generator().manual_seed(0)
+    for p in parameters.values():
+        p.copy_(torch.randn(p.shape, generator=chance) * shape.init_std if p.dim() >= 2 else torch.zeros(p.shape))
 
 
 def renamed(shape: Model, name: str, tensor: Tensor) -> dict[str, Tensor]:

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stoker.data.pairs import AnySet
+from stoker.spec import run as spec
 from stoker.train.batches import Batch
 
 IGNORED = -100
@@ -56,11 +58,12 @@ class Plain(Objective, Protocol):
         """What is predicted, a part each. The first is of words."""
 
 
-PLAIN = {"causal": "stoker.train.objectives.causal"}
+PLAIN = {"causal": "stoker.train.objectives.causal", "masked": "stoker.train.objectives.masked"}
 
 
-def plain(kind: str) -> Plain:
-    return cast(Plain, import_module(PLAIN[kind]).OBJECTIVE)
+def plain(kind: str, tokens: AnySet, settings: spec.Objective, *, seed: int, device: torch.device) -> Plain:
+    """For rows of these tokens, or pairs."""
+    return cast(Plain, import_module(PLAIN[kind]).objective(tokens, settings, seed, device))
 
 
 def cross_entropies(heads: list[Head]) -> Tensor:
