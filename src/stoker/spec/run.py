@@ -115,7 +115,7 @@ class Model(Section):
             default = type(self).model_fields[name].default
             if getattr(self, name) != default and self.family not in families and not is_code(self.family):
                 raise ValueError(
-                    f"{name} means nothing to the family {self.family}; take it out: {' and '.join(families)} has it"
+                    f"{name} means nothing to the family {self.family}; take it out: it is for {' and '.join(families)}"
                 )
         return self
 
