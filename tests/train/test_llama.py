@@ -49,14 +49,13 @@ def theirs(folder: Path, tokenizer: Path, **config: object) -> LlamaForCausalLM:
     return model
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_a_llama_of_transformers_comes_back_bit_for_bit_and_proven(tmp_path: Path, tokenizer: Path, tied: bool) -> None:
-    model = theirs(tmp_path / "theirs", tokenizer, tie_word_embeddings=tied)
+def test_a_llama_of_transformers_comes_back_bit_for_bit_and_proven(tmp_path: Path, tokenizer: Path) -> None:
+    model = theirs(tmp_path / "theirs", tokenizer, tie_word_embeddings=True)
     run = import_model(tmp_path / "theirs", name="mine", runs=tmp_path / "runs")
     again = export(load_model(run.path, device="cpu"), tmp_path / "ours", require_proof=True)
     back = AutoModelForCausalLM.from_pretrained(again.folder)
     assert all(torch.equal(back.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
-    assert (back.lm_head.weight is back.model.embed_tokens.weight) == tied
+    assert back.lm_head.weight is back.model.embed_tokens.weight
     assert (back.config.bos_token_id, back.config.eos_token_id) == (1, 2)
     assert AutoTokenizer.from_pretrained(again.folder)("the stoker")["input_ids"][0] == 1
     assert load_folder(again.folder).begin == "<s>"

@@ -190,7 +190,7 @@ def _end_token(name: str, tokenizer: Tokenizer, files: dict[str, Path]) -> str:
         if tokenizer.token_to_id(token) is not None:
             return token
     for config in CONFIGS:
-        if config in files and (found := _configured_end(tokenizer, json.loads(files[config].read_text()))):
+        if found := _configured_end(tokenizer, _said(files, config)):
             return found
     if tokenizer.token_to_id(SEPARATOR) is not None:
         return SEPARATOR
@@ -202,7 +202,7 @@ def _end_token(name: str, tokenizer: Tokenizer, files: dict[str, Path]) -> str:
 
 def _begin_token(tokenizer: Tokenizer, files: dict[str, Path]) -> str | None:
     """Named in tokenizer_config.json, and put before a text by what that says, or by tokenizer.json."""
-    config = json.loads(files[CONFIGS[0]].read_text()) if CONFIGS[0] in files else {}
+    config = _said(files, CONFIGS[0])
     token = _content(config.get("bos_token"))
     id = tokenizer.token_to_id(token) if isinstance(token, str) else None
     if id is None:
@@ -215,6 +215,15 @@ def _begin_token(tokenizer: Tokenizer, files: dict[str, Path]) -> str | None:
             single=f"{token} $A", pair=f"{token} $A {token}:1 $B:1", special_tokens=[(token, id)]
         )
     return str(token)
+
+
+def _said(files: dict[str, Path], name: str) -> dict[str, Any]:
+    """What a file beside the tokenizer says; one that is damaged says nothing."""
+    try:
+        said = json.loads(files[name].read_text(encoding="utf-8")) if name in files else {}
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _content(token: Any) -> Any:
