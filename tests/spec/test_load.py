@@ -270,3 +270,22 @@ def any_spec(dice: random.Random) -> RunSpec:
             "env": some([{}, {"on": "off", "A": "1", "B": "", "C": "1.50", "D": "~"}]),
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("model.upcast_attention=true", "bert has no upcast_attention"),
+        ("batch.length=4", "et batch.length to 8 or more"),
+        ("log.attention=true", "et log.attention to false"),
+        ("objective.rate=100%", "objective.rate"),
+        ("objective.masking=never", "objective.masking"),
+    ],
+)
+def test_what_bert_cannot_be_is_refused(word: str, said: str) -> None:
+    assert said in refusal(None, "data=.", "model=bert-tiny", "until.steps=1", "batch.length=64", word)
+
+
+def test_steps_of_a_launch_need_a_schedule_that_knows_its_end() -> None:
+    assert "optim.horizon" in refusal(None, "data=.", "until.steps_this_run=5")
+    load(None, ["data=.", "until.steps_this_run=5", "optim.horizon=100"])

@@ -40,6 +40,25 @@ def test_mistrals_recipe_is_the_published_one() -> None:
     assert spec.checkpoint.every == [(2, 10), (10, 100), (50, 2000), (100, 20_000), (1000, 400_000)]
 
 
+@pytest.mark.parametrize(
+    ("name", "sequences", "length", "predictions", "steps", "lr", "warmup", "kind"),
+    [
+        ("bert-large-phase1", 16_384, 128, 20, 28_125, 4e-4, 2000, "adamw"),
+        ("bert-large-phase2", 32_768, 512, 80, 1_563, 2.8e-4, 781, "adamw"),
+        ("bert-large-lamb", 65_536, 128, 20, 7_032, 6e-3, 2000, "lamb"),
+    ],
+)
+def test_berts_recipes_are_the_published_ones(
+    name: str, sequences: int, length: int, predictions: int, steps: int, lr: float, warmup: int, kind: str
+) -> None:
+    spec = load(None, [f"base={name}", "data=."]).spec
+    assert (spec.model.family, spec.model.layers, spec.model.width, spec.model.dropout) == ("bert", 24, 1024, 0.1)
+    assert (spec.batch.sequences, spec.batch.length, spec.objective.predictions) == (sequences, length, predictions)
+    assert (spec.until.steps, spec.optim.lr, spec.optim.warmup, spec.optim.kind) == (steps, lr, warmup, kind)
+    assert (spec.optim.schedule, spec.optim.weight_decay, spec.optim.clip) == ("linear", 0.01, 1.0)
+    assert (spec.optim.betas, spec.optim.eps) == ((0.9, 0.999), 1e-6)
+
+
 def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(UserError, match="Did you mean gpt2-large"):
         preset("model", "gpt2-lage", where="command line")

@@ -54,6 +54,17 @@ def test_heads_that_share_keys_need_less_memory_for_a_sequence() -> None:
     assert saved == 256 * 4 * 3 * 128 * 2
 
 
+@pytest.mark.parametrize(("name", "number"), [("bert-base", 110_106_428), ("bert-large", 336_226_108)])
+def test_parameters_of_bert_are_those_of_the_published_models_with_both_heads(name: str, number: int) -> None:
+    assert parameters(model(name), 30_522) == number
+
+
+def test_the_flops_of_bert_are_those_that_its_published_utilisation_counts() -> None:
+    large = model("bert-large")
+    wanted = 12 * large.layers * large.width * 128 * (6 * large.width + 128)
+    assert 128 * flops_per_token(large, 30_522, 128, counted=0) == wanted
+
+
 def test_flops_are_six_for_each_weight_in_a_product_and_attention_over_the_full_square() -> None:
     small = model("gpt2-small")
     weights = 124_439_808 - 1024 * 768 - 12 * 13 * 768 - 2 * 768  # without positions, biases and norms

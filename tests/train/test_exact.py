@@ -97,6 +97,28 @@ def _kill_inside_a_save(
     assert not (half / "manifest.json").exists(), "the save was over before it could be cut off"
 
 
+def test_a_masked_model_killed_on_the_way_gives_the_losses_of_an_undisturbed_one(
+    stoker, pairs: Path, eventually, workers_of
+) -> None:
+    words = [
+        f"data={pairs}", "model.family=bert", "model.layers=2", "model.heads=2", "model.width=32", "model.context=32",
+        "model.dropout=0.1", "batch.sequences=9", "batch.length=32", "batch.micro=2", "until.steps=24",
+        "precision=fp32", "checkpoint.every=10", "log.every=1", "eval.every=12", "optim.warmup=5", "on.workers=2",
+    ]  # fmt: skip
+    stoker("train", "name=whole", *words)
+    run, process = stoker.run("killed"), stoker.start("train", "name=killed", *words)
+    eventually(lambda: last_step(run) >= 13)
+    os.kill(workers_of(process)[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert any(event["kind"] == "resumed" for event in run.events())
+    assert losses(run) == losses(stoker.run("whole"))
+    assert_proven(stoker, "killed")
+    again = json.loads(stoker("replay", "killed", "--step", "12", "--json").stdout)
+    assert (again["in_order"], again["in_shards"], again["replayed"]["equal"]) == (True, True, True)
+    assert again["samples"][0]["documents"][0]["text"].startswith("[CLS]")
+
+
 def test_the_number_of_workers_may_change_while_the_batch_stays(stoker, tokens: Path) -> None:
     words = [*WORDS, f"data={tokens}", f"optim.horizon={STEPS}"]
     stoker("train", "name=one", *words, "on.workers=1")
