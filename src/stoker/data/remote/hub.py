@@ -22,7 +22,7 @@ from stoker.data.sources.stream import COMPRESSIONS
 from stoker.spec.errors import UserError
 
 FORM = (
-    r"hf://(?:datasets/)?(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
+    r"hf://(?:datasets/)?(?P<name>(?!datasets/)[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
 )
 DATA = (*SUFFIXES, ".txt")  # what is not documentation, where no file is named
 ABOUT = ("dataset_infos.json", "dataset_dict.json", "state.json", "dataset_info.json")
