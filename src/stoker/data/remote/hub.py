@@ -21,9 +21,7 @@ from stoker.data.sources import SUFFIXES
 from stoker.data.sources.stream import COMPRESSIONS
 from stoker.spec.errors import UserError
 
-FORM = (
-    r"hf://(?:datasets/)?(?P<name>(?!datasets/)[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
-)
+FORM = r"hf://(?:datasets/)?(?P<name>(?!datasets/)[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
 DATA = (*SUFFIXES, ".txt")  # what is not documentation, where no file is named
 ABOUT = ("dataset_infos.json", "dataset_dict.json", "state.json", "dataset_info.json")
 Entry = dict[str, Any]

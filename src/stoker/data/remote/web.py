@@ -14,7 +14,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from stoker.data.remote.transfer import Broken, RemoteError, changed, patiently
 from stoker.spec.errors import UserError
 
-TIMEOUT = 30  # seconds to connect, and between two bytes
+SHORT, LONG = 10, 60  # seconds to wait for an answer: while somebody waits for it, and in the midst of a long work
 CHUNK = 1 << 18
 AGAIN = {408, 425, 429, 500, 502, 503, 504}
 UNSATISFIABLE = 416
@@ -51,7 +51,7 @@ def read(url: str, start: int, tag: str) -> Iterator[bytes]:
 
 def ask(url: str, *, headers: Mapping[str, str]) -> tuple[bytes, Message]:
     """A whole answer. Raises Broken or Refused."""
-    answer = _open(url, headers)
+    answer = _open(url, headers, SHORT)
     with answer:
         try:
             return answer.read(), answer.headers
@@ -61,7 +61,7 @@ def ask(url: str, *, headers: Mapping[str, str]) -> tuple[bytes, Message]:
 
 def body(url: str, start: int, *, headers: Mapping[str, str], tag: str | None = None) -> Iterator[bytes]:
     """The bytes from `start` on, whatever the server makes of ranges; `tag` is what they must still have."""
-    answer = _open(url, {**headers, "Range": f"bytes={start}-"} if start else headers)
+    answer = _open(url, {**headers, "Range": f"bytes={start}-"} if start else headers, LONG)
     with answer:
         if tag is not None and tag.partition(":")[0] in ("etag", "modified") and _tag(answer.headers) != tag:
             raise changed(url)
@@ -88,10 +88,10 @@ class _Redirects(HTTPRedirectHandler):
 _opener = build_opener(_Redirects)
 
 
-def _open(url: str, headers: Mapping[str, str]) -> Any:
+def _open(url: str, headers: Mapping[str, str], seconds: float) -> Any:
     request = Request(url, headers={"User-Agent": "stoker", "Accept-Encoding": "identity", **headers})
     try:
-        return _opener.open(request, timeout=TIMEOUT)
+        return _opener.open(request, timeout=seconds)
     except HTTPError as e:
         with e:
             if e.code in AGAIN:
@@ -104,7 +104,7 @@ def _open(url: str, headers: Mapping[str, str]) -> Any:
 def _look(url: str) -> tuple[int, str]:
     """Size and tag, from the answer to a request for the first byte: not every server takes a HEAD."""
     try:
-        answer = _open(url, {"Range": "bytes=0-0"})
+        answer = _open(url, {"Range": "bytes=0-0"}, SHORT)
     except Refused as e:
         raise _no(url, e) from e
     with answer:

@@ -146,6 +146,7 @@ class Maker:
         index_of(self.header, self.journal).write(self.folder)
         for name in (UNITS_FOLDER, FETCHED_FOLDER):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+        _clear_parts(self.folder)
 
 
 def _lay_out(data: Data, survey: Survey, key: str, folder: Path, progress: Callable[[Progress], None]) -> None:
@@ -154,8 +155,7 @@ def _lay_out(data: Data, survey: Survey, key: str, folder: Path, progress: Calla
         return
     for name in (UNITS_FOLDER, PROVENANCE_FOLDER):
         (folder / name).mkdir(exist_ok=True)
-    for path in folder.glob("*.part"):
-        path.unlink()
+    _clear_parts(folder)
     clear_error(folder)
     home = folder / TOKENIZER_FOLDER
     if not (home / TOKENIZER_FILE).is_file():
@@ -179,3 +179,9 @@ def _lay_out(data: Data, survey: Survey, key: str, folder: Path, progress: Calla
         trained=survey.tokenizer.train if isinstance(survey.tokenizer, TrainTokenizer) else None,
     )
     header.write(folder)
+
+
+def _clear_parts(folder: Path) -> None:
+    """What feeders that were killed have left of shards."""
+    for path in folder.glob("*.part"):
+        path.unlink()
