@@ -11,8 +11,8 @@ from stoker.spec.errors import UserError
 WORDS = [
     "model.layers=2", "model.heads=2", "model.width=32", "model.context=16", "compile=false",
     "batch.sequences=64", "batch.length=16", "until.steps=70", "optim.horizon=70", "precision=fp32",
-    "checkpoint.every=10", "log.every=1", "eval.every=20", "optim.warmup=2", "data.tokenizer={train: 300}",
-    "data.validation=5%",
+    "checkpoint.every=10", "log.every=1", "eval.every=20", "optim.warmup=2", "optim.lr=1e-3",
+    "data.tokenizer={train: 300}", "data.validation=5%",
 ]  # fmt: skip
 
 

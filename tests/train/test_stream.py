@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.observe.audit import audit
+from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
 
 STEPS = 40
@@ -23,11 +24,11 @@ WORDS = [
 
 @pytest.fixture(scope="session")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """About fifteen windows of JSON lines."""
+    """About ten windows of JSON lines."""
     folder = tmp_path_factory.mktemp("lines")
     draw = random.Random(7)
     for number in range(8):
-        words = [" ".join(draw.choices(["coal", "fire", "grate", "steam", "iron"], k=12)) for _ in range(140)]
+        words = [" ".join(draw.choices(["coal", "fire", "grate", "steam", "iron"], k=12)) for _ in range(200)]
         (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in words))
     return folder
 
@@ -77,9 +78,8 @@ def test_no_sample_is_seen_twice_at_1_2_or_4_workers_and_what_is_killed_changes_
         stoker("train", f"name=by-{workers}", *words, f"on.workers={workers}")
         runs[workers] = stoker.run(f"by-{workers}")
 
-    run = stoker.run("killed")
+    run = RunDir(stoker.folder / "other" / "killed")
     process = stoker.start("train", "name=killed", *words, "on.workers=2", "--runs", "other")  # with a store of its own
-    run = type(run)(stoker.folder / "other" / "killed")
     eventually(lambda: last_step(run) >= 2)
     for feeder in feeders(workers_of(process)[0]):
         os.kill(feeder, signal.SIGKILL)
@@ -142,14 +142,14 @@ def test_what_the_feeder_meets_ends_the_run_saved_and_with_its_remedy(worker, tm
         file.write('{"text": 7}\n')
     run = worker("name=run", *WORDS, f"data.path={folder}", "until.steps=1000", code=2)
     exit = run.exit()
-    assert "5.jsonl, line 141" in exit.reason
+    assert "5.jsonl, line 201" in exit.reason
     assert "data.skip_bad=true" in exit.remedy
     assert run.saved()[-1].step == last_step(run) >= 10, "what was trained is saved"
     assert audit(run).ok
 
 
 def test_epochs_are_refused_until_the_end_is_known(worker, lines: Path) -> None:
-    words = [*WORDS, f"data.path={lines}", "until={epochs: 1}"]
+    words = [*WORDS, f"data.path={lines}", "until={steps: null, epochs: 1}"]
     with pytest.raises(UserError, match=r"until\.epochs.*Set until\.steps or until\.tokens"):
         worker("name=run", *words)
     run = worker("name=small", *words, "data.window=64M")  # all of it is in the first window

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from stoker.data.files import stamp_of
 from stoker.data.provenance import Trace
-from stoker.data.remote import fetch, forget
+from stoker.data.remote import fetch_all, forget
 from stoker.data.shards import TOKENIZER_FOLDER, Dtype, Shard
 from stoker.data.sources.document import BadRecords, Piece
 from stoker.data.tokenizer import TOKENIZER_FILE
@@ -71,8 +71,7 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
     joiner = _Joiner(job, trace)
     size = tokens = reported = 0
     try:
-        for source, _ in unit.parts:
-            yield from (Advance(0, 0, fetched=arrived) for arrived in fetch(source))
+        yield from (Advance(0, 0, fetched=arrived) for arrived in fetch_all(source for source, _ in unit.parts))
         with open(partial, "w+b") as file:
             for batch in _batches(pieces(unit, job.field, bad)):
                 ids = joiner.tokens(batch)

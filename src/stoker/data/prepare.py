@@ -20,7 +20,7 @@ from stoker.data import own, pool
 from stoker.data.encode import UNITS_FOLDER, Advance, Job, disk_error, encode, read_record, record_path
 from stoker.data.files import DataFile, discover, fingerprint
 from stoker.data.provenance import PROVENANCE_FOLDER
-from stoker.data.remote import FETCHED_FOLDER, fetch, find, is_remote, kept_in
+from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, is_remote, kept_in
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index, TokenSet
 from stoker.data.sources.document import BadRecords
 from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, train
@@ -240,10 +240,9 @@ def training_text(
         left = most // len(units) if spread else left
         if left <= 0:
             break
-        for file, _ in unit.parts:
-            for arrived in fetch(file):
-                done += arrived
-                progress(Progress(phase="tokenizer", done=done, total=0))
+        for arrived in fetch_all(file for file, _ in unit.parts):
+            done += arrived
+            progress(Progress(phase="tokenizer", done=done, total=0))
         for _, piece in pieces(unit, data.field, BadRecords(skip=data.skip_bad)):
             yield piece.text[:left]
             left -= len(piece.text)

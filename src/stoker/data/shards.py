@@ -178,13 +178,7 @@ class TokenSet:
     def open(cls, path: Path) -> Self:
         """Costs a look at each shard's size, whatever their length."""
         index = Index.read(path)
-        width = np.dtype(index.dtype).itemsize
-        for shard in index.train + index.validation:
-            file = path / shard.file
-            size = file.stat().st_size if file.is_file() else None
-            if size != shard.tokens * width:
-                found = "is missing" if size is None else f"has {size} bytes, and should have {shard.tokens * width}"
-                raise UserError(f"{file} {found}", remedy=f"Delete {path} and prepare the data again")
+        check_sizes(path, index)
         return cls(path, index)
 
     def verify(self) -> None:
@@ -196,3 +190,13 @@ class TokenSet:
                         f"{self.path / shard.file} is damaged: its sha256 is not the one in {INDEX_FILE}",
                         remedy=f"Delete {self.path} and prepare the data again",
                     )
+
+
+def check_sizes(path: Path, index: Index) -> None:
+    width = np.dtype(index.dtype).itemsize
+    for shard in index.train + index.validation:
+        file = path / shard.file
+        size = file.stat().st_size if file.is_file() else None
+        if size != shard.tokens * width:
+            found = "is missing" if size is None else f"has {size} bytes, and should have {shard.tokens * width}"
+            raise UserError(f"{file} {found}", remedy=f"Delete {path} and prepare the data again")

@@ -287,6 +287,11 @@ class RunSpec(Section):
                 f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
                 f"set batch.length to {self.model.context} or less"
             )
+        if self.data.stream and self.data.window < self.batch.length:
+            raise ValueError(
+                f"data.window {self.data.window} is less than one sequence of batch.length {self.batch.length}; "
+                "set data.window to many of them, such as 64M"
+            )
         if self.until.epochs and self.data.mix:
             raise ValueError(
                 "until.epochs is not for a mixture, whose parts are gone through at paces of their own; "

@@ -2,7 +2,8 @@
 
 import hashlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ SCHEMES = {  # scheme -> the module that knows it
     "http": "stoker.data.remote.web",
 }
 FETCHED_FOLDER = ".fetched"
+AT_ONCE = 8
 
 
 class Place(Protocol):
@@ -69,6 +71,16 @@ def fetch(file: DataFile) -> Iterator[int]:
         partial.unlink()
         raise UserError(f"{url} came out damaged", remedy="Run the same command again")
     partial.replace(file.path)
+
+
+def fetch_all(files: Iterable[DataFile]) -> Iterator[int]:
+    """Several at once: of small files it is the waiting that takes the time."""
+    missing = [file for file in files if file.url and not file.path.is_file()]
+    if len(missing) == 1:
+        yield from fetch(missing[0])
+    elif missing:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from pool.map(lambda file: sum(fetch(file)), missing)
 
 
 def problem_of(file: DataFile) -> str | None:

@@ -1,17 +1,18 @@
 """Objects in S3 and Google Cloud Storage, by the stores that also keep runs: no other client is needed for them."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from glob import has_magic
 
 from stoker.data.remote.keys import fixed_part, meant
 from stoker.data.remote.transfer import Broken, RemoteError
-from stoker.storage.store import Object, Unreachable, open_store
+from stoker.storage.store import Object, Store, Unreachable, address, open_store
 
 
 def find(word: str) -> list[tuple[str, str, int, str]]:
     root, path = _split(word)
     base = fixed_part(path)
-    objects = open_store(f"{root}/{base}").list().objects
+    objects = _store(f"{root}/{base}").list().objects
     names = [name for name in meant(path, objects) if objects[name].size]
     found = [(f"{root}/{base}/{name}" if base else f"{root}/{name}", name, objects[name]) for name in names]
     if not found and base and not has_magic(path):
@@ -25,15 +26,25 @@ def read(url: str, start: int, tag: str) -> Iterator[bytes]:
     root, path = _split(url)
     folder, _, key = path.rpartition("/")
     try:
-        yield from open_store(f"{root}/{folder}").read(key, start, tag.partition(":")[2])
+        yield from _store(f"{root}/{folder}").read(key, start, tag.partition(":")[2])
     except Unreachable as e:
         raise Broken(e.problem) from e
 
 
 def _one(root: str, path: str) -> list[tuple[str, str, Object]]:
     folder, _, key = path.rpartition("/")
-    there = open_store(f"{root}/{folder}").list(key).objects.get(key)
+    there = _store(f"{root}/{folder}").list(key).objects.get(key)
     return [(f"{root}/{path}", key, there)] if there and there.size else []
+
+
+def _store(url: str) -> Store:
+    return _opened(url, address(url))
+
+
+@lru_cache(16)
+def _opened(url: str, _: str) -> Store:
+    """To make a client takes longer than to fetch a small object with it."""
+    return open_store(url)
 
 
 def _split(url: str) -> tuple[str, str]:
