@@ -32,7 +32,10 @@ def test_rope_scaling_is_a_small_section_of_its_own() -> None:
         (["model.dropout=0.1"], "dropout means nothing to the family llama. Take it out: it is for gpt2 and bert"),
         (["model.upcast_attention=true"], "upcast_attention means nothing to the family llama"),
         (["model.family=gpt2", "model.kv_heads=2"], "kv_heads means nothing to the family gpt2"),
-        (["model.family=gpt2", "model.tied=true"], "tied means nothing to the family gpt2. Take it out: it is for llama"),
+        (
+            ["model.family=gpt2", "model.tied=true"],
+            "tied means nothing to the family gpt2. Take it out",
+        ),
         (["model.rope_scaling={factor: 0.5}"], "model.rope_scaling"),
         (["model.rope_scaling={facto: 2}"], "model.rope_scaling"),
         (["model.rope_scaling={factor: 2, low: 4}"], "low 4 is not below high 4"),

@@ -13,8 +13,9 @@ from stoker.cli import output
 from stoker.cli.masked import eval_masked
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
 from stoker.cli.progress import counting, preparing
-from stoker.data.pairs import AnySet, open_set
+from stoker.data.pairs import AnySet
 from stoker.data.prepare import ignore, is_prepared
+from stoker.data.sets import open_set
 from stoker.data.shards import Split, TokenSet
 from stoker.data.tokenizer import TOKENIZER_FILE, load_folder
 from stoker.observe.batch import token_set
@@ -143,7 +144,7 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
         yield _of_set(f"run '{loaded.run.name}'", token_set(loaded.run), args)
         return
     like = loaded.run.spec().data if loaded.run else Data(path=".")
-    data = like.model_copy(update={"path": args.data, "tokenizer": None})
+    data = like.model_copy(update={"path": args.data, "mix": None, "stream": False, "tokenizer": None})
     if is_prepared(data):
         tokens = open_set(Path(args.data[0]))
         _refuse_other_tokenizer(name, tokens, args, loaded)

@@ -12,8 +12,9 @@ from stoker.cli import output
 from stoker.cli.models import open_tokenizer
 from stoker.cli.progress import counting, preparing
 from stoker.data.hdf5 import are_hdf5
-from stoker.data.pairs import Pairs, PairSet, PairSplit, open_set
+from stoker.data.pairs import Pairs, PairSet, PairSplit
 from stoker.data.prepare import ignore, is_prepared
+from stoker.data.sets import open_set
 from stoker.data.tokenizer import load_folder
 from stoker.observe.batch import token_set
 from stoker.spec import contract

@@ -162,6 +162,13 @@ class PairSet:
         self.train = PairSplit(path, index.train, index)
         self.validation = PairSplit(path, index.validation, index)
 
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def problem(self) -> UserError | None:
+        return None
+
     @classmethod
     def open(cls, path: Path) -> Self:
         index = PairIndex.read(path)
@@ -189,6 +196,13 @@ AnySet = TokenSet | PairSet
 AnySplit = Split | PairSplit
 
 
-def open_set(path: Path) -> AnySet:
-    """A prepared set of either kind."""
+def of_tokens(found: AnySet) -> TokenSet:
+    """Where pairs have no place."""
+    if isinstance(found, PairSet):
+        raise UserError(f"{found.path} holds sentence pairs", remedy="Name text, or a set of tokens")
+    return found
+
+
+def open_plain(path: Path) -> AnySet:
+    """A prepared set of pairs or of tokens."""
     return PairSet.open(path) if Index.record(path).get("kind") == KIND else TokenSet.open(path)

@@ -12,15 +12,17 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from stoker.data import hdf5, own, pairing, pool
 from stoker.data.encode import UNITS_FOLDER, Advance, Job, disk_error, encode, read_record, record_path
 from stoker.data.files import DataFile, discover, fingerprint
-from stoker.data.pairs import AnySet, Pairs, open_set
+from stoker.data.pairs import AnySet, Pairs, open_plain
 from stoker.data.provenance import PROVENANCE_FOLDER
 from stoker.data.records import PairJob, pair_index
+from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, is_remote, kept_in
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index
 from stoker.data.sources import format_of
 from stoker.data.sources.document import BadRecords
@@ -48,6 +50,8 @@ class Progress:
     total: int
     """Not known, and 0, while a function of the user's own still yields texts."""
     tokens: int = 0
+    fetched: int = 0
+    """Bytes that came from elsewhere."""
 
 
 def ignore(_: Progress) -> None:
@@ -84,10 +88,10 @@ def prepare(
     if is_prepared(data):
         raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
     functions = own.functions(data)
-    with _writing(out):
+    with writing(out):
         _claim(out)
-        data = own.written_down(data, functions, out, progress=_collecting(progress))
-        survey = _survey(data, pairs, cache=out / HASHES_FILE, workers=workers, progress=progress)
+        data = own.written_down(data, functions, out, progress=collecting(progress))
+        survey = survey_of(data, pairs, cache=out / HASHES_FILE, workers=workers, progress=progress)
         return _build(data, survey, out, workers=workers, progress=progress)
 
 
@@ -98,21 +102,25 @@ def prepared(
     pairs: Pairs | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] = ignore,
+    fetched: Path | None = None,
 ) -> AnySet:
-    """The set of `data`: itself if it is one, else the one in the store, made or finished now if need be."""
+    """The set of `data`: itself if it is one, else the one in the store, made or finished now if need be.
+
+    `fetched` is where files from elsewhere may lie already.
+    """
     if is_prepared(data) and (made := _folder(data)):
         return _open_as_asked(data, made)
     functions = own.functions(data)
-    with _writing(store):
+    with writing(store):
         store.mkdir(parents=True, exist_ok=True)
-        data = own.written_down(data, functions, store, progress=_collecting(progress))
-        survey = _survey(data, pairs, cache=store / HASHES_FILE, workers=workers, progress=progress)
+        data = own.written_down(data, functions, store, progress=collecting(progress))
+        survey = survey_of(data, pairs, cache=store / HASHES_FILE, workers=workers, progress=progress)
         folder = store / survey.key
         folder.mkdir(exist_ok=True)
-        return _build(data, survey, folder, workers=workers, progress=progress)
+        return _build(data, survey, folder, workers=workers, progress=progress, fetched=fetched)
 
 
-def _collecting(progress: Callable[[Progress], None]) -> Callable[[int], None]:
+def collecting(progress: Callable[[Progress], None]) -> Callable[[int], None]:
     return lambda done: progress(Progress(phase="collecting", done=done, total=0))
 
 
@@ -123,12 +131,11 @@ def is_prepared(data: Data) -> bool:
 
 def _folder(data: Data) -> Path | None:
     """The one place that the data is in, if it is one."""
-    paths = [data.path] if isinstance(data.path, str) else data.path
-    return Path(paths[0]) if len(paths) == 1 else None
+    return Path(data.paths[0]) if len(data.paths) == 1 else None
 
 
 def _open_as_asked(data: Data, folder: Path) -> AnySet:
-    tokens = open_set(folder)
+    tokens = open_plain(folder)
     if data.tokenizer is None:
         return tokens
     if isinstance(data.tokenizer, TrainTokenizer):
@@ -146,20 +153,33 @@ def _open_as_asked(data: Data, folder: Path) -> AnySet:
     return tokens
 
 
-def _survey(
-    data: Data, pairs: Pairs | None, *, cache: Path, workers: int | None, progress: Callable[[Progress], None]
+def survey_of(
+    data: Data,
+    pairs: Pairs | None = None,
+    *,
+    cache: Path,
+    workers: int | None,
+    progress: Callable[[Progress], None],
 ) -> Survey:
-    found = discover(data.path)
-    binary = any(format_of(path) == hdf5.FORMAT for path, _ in found)
-    if binary:
-        found = hdf5.wanted(found, data.path)
-    tokenizer = _wanted_tokenizer(data, pairs, found, binary=binary)
-    files = fingerprint(
-        found,
-        cache=cache,
-        threads=_processes(workers),
-        progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
-    )
+    files: list[DataFile] = []
+    here: list[tuple[Path, str]] = []
+    binary = False
+    for elsewhere, group in groupby(data.paths, is_remote):
+        words = list(group)
+        if elsewhere:
+            files += [file for word in words for file in find(word)]
+            continue
+        found = discover(words)
+        if any(format_of(path) == hdf5.FORMAT for path, _ in found):
+            binary, found = True, hdf5.wanted(found, words)
+        here += found
+        files += fingerprint(
+            found,
+            cache=cache,
+            threads=processes_of(workers),
+            progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
+        )
+    tokenizer = _wanted_tokenizer(data, pairs, here, binary=binary)
     bad = BadRecords(skip=data.skip_bad)
     for file in files:
         if file.problem:
@@ -188,13 +208,20 @@ def _wanted_tokenizer(
 
 
 def _build(
-    data: Data, survey: Survey, folder: Path, *, workers: int | None, progress: Callable[[Progress], None]
+    data: Data,
+    survey: Survey,
+    folder: Path,
+    *,
+    workers: int | None,
+    progress: Callable[[Progress], None],
+    fetched: Path | None = None,
 ) -> AnySet:
-    with _lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
+    with lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
         if (folder / INDEX_FILE).is_file():
             return _reuse(folder, survey.key)
         _begin(folder, survey.key)
-        units = plan(survey.files) if survey.masks is None else hdf5.units(survey.files)
+        files = [kept_in(file, fetched or folder) for file in survey.files]
+        units = plan(files) if survey.masks is None else hdf5.units(files)
         tokenizer = _tokenizer(data, survey, units, folder, progress)
         vocab = tokenizer.vocab if tokenizer else survey.pairs.vocab if survey.pairs else None
         assert vocab is not None
@@ -211,19 +238,19 @@ def _build(
             work = partial(pairing.encode, pair_job)
             if survey.masks is not None:
                 work = partial(hdf5.convert, pair_job, vocab)
-            _tokenise(job, work, units, workers=_processes(workers), progress=progress)
+            _tokenise(job, work, units, workers=processes_of(workers), progress=progress)
             index = pair_index(pair_job, units, key=survey.key, vocab=vocab, trained=survey.trained)
             skipped = survey.unreadable + index.skipped
             replace(index, tokenizer=_hash_of_tokenizer(folder), skipped=skipped).write(folder)
         else:
-            _tokenise(job, partial(encode, job), units, workers=_processes(workers), progress=progress)
+            _tokenise(job, partial(encode, job), units, workers=processes_of(workers), progress=progress)
             _write_index(job, survey, units, vocab)
         _tidy(folder)
-        return open_set(folder)
+        return open_plain(folder)
 
 
 def _reuse(folder: Path, key: str) -> AnySet:
-    tokens = open_set(folder)
+    tokens = open_plain(folder)
     if tokens.key != key:
         raise UserError(
             f"{folder} holds a token set of other data, or of other settings",
@@ -242,7 +269,7 @@ def _begin(folder: Path, key: str) -> None:
     if begun and begun != key:
         for path in folder.glob("*.bin"):
             path.unlink()
-        for name in (UNITS_FOLDER, PROVENANCE_FOLDER, TOKENIZER_FOLDER):
+        for name in (UNITS_FOLDER, PROVENANCE_FOLDER, TOKENIZER_FOLDER, FETCHED_FOLDER):
             shutil.rmtree(folder / name, ignore_errors=True)
     write_atomic(plan_file, json.dumps({"key": key}))
     for name in (UNITS_FOLDER, PROVENANCE_FOLDER):
@@ -259,23 +286,35 @@ def _tokenizer(
     if not (home / TOKENIZER_FILE).is_file():
         tokenizer = survey.tokenizer
         if isinstance(tokenizer, TrainTokenizer):
-            tokenizer = train(tokenizer.train, _training_text(data, units, progress), pairs=survey.pairs is not None)
+            # Of what comes from elsewhere the first files: the others are not fetched twice, nor all kept here.
+            here = not any(file.url for file in survey.files)
+            texts = training_text(units, data, TRAINING_TEXT, progress, spread=here)
+            tokenizer = train(tokenizer.train, texts, pairs=survey.pairs is not None)
         save(to_train_with(tokenizer), home)
     return load_folder(home)
 
 
-def _training_text(data: Data, units: list[Unit], progress: Callable[[Progress], None]) -> Iterator[str]:
-    """The beginning of every unit: spread over all the data, the same each time, and no more than is needed."""
+def training_text(
+    units: list[Unit], data: Data, most: int, progress: Callable[[Progress], None], *, spread: bool
+) -> Iterator[str]:
+    """The beginning of every unit, or of all of them: the same each time, and no more than is needed."""
     total, done = sum(unit.size for unit in units), 0
+    left = most
     for unit in units:
-        left = TRAINING_TEXT // len(units)
+        left = most // len(units) if spread else left
+        if left <= 0:
+            break
+        for arrived in fetch_all(file for file, _ in unit.parts):
+            done += arrived
+            progress(Progress(phase="tokenizer", done=done, total=0))
         for _, piece in pieces(unit, data.field, BadRecords(skip=data.skip_bad)):
             yield piece.text[:left]
             left -= len(piece.text)
             if left <= 0:
                 break
-        done += unit.size
-        progress(Progress(phase="tokenizer", done=done, total=total))
+        if spread:
+            done += unit.size
+            progress(Progress(phase="tokenizer", done=done, total=total))
 
 
 def _tokenise(
@@ -288,7 +327,7 @@ def _tokenise(
 ) -> None:
     missing = [unit for unit in units if not record_path(job.folder, unit).is_file()]
     total, left = sum(unit.size for unit in units), sum(unit.size for unit in missing)
-    done, tokens = total - left, 0
+    done, tokens, fetched = total - left, 0, 0
     if workers == 1 or left < SMALL:
         advances = _in_this_process(work, missing)
     else:
@@ -297,8 +336,8 @@ def _tokenise(
         advances = pool.run(work, missing, processes=workers, environment=environment)
     with closing(advances):
         for advance in advances:
-            done, tokens = done + advance.bytes, tokens + advance.tokens
-            progress(Progress(phase="tokens", done=done, total=total, tokens=tokens))
+            done, tokens, fetched = done + advance.bytes, tokens + advance.tokens, fetched + advance.fetched
+            progress(Progress(phase="tokens", done=done, total=total, tokens=tokens, fetched=fetched))
 
 
 def _in_this_process(work: Callable[[Unit], Iterator[Advance]], units: list[Unit]) -> Generator[Advance]:
@@ -341,11 +380,12 @@ def _hash_of_tokenizer(folder: Path) -> str:
 
 def _tidy(folder: Path) -> None:
     shutil.rmtree(folder / UNITS_FOLDER)
+    shutil.rmtree(folder / FETCHED_FOLDER, ignore_errors=True)
     (folder / PLAN_FILE).unlink()
 
 
 @contextmanager
-def _lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
+def lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
     """One prepare to a folder; a second waits, and then finds the work done."""
     with open(folder / LOCK_FILE, "w") as file:
         try:
@@ -357,7 +397,7 @@ def _lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
@@ -376,5 +416,5 @@ def _claim(out: Path) -> None:
     (out / LOCK_FILE).touch()
 
 
-def _processes(workers: int | None) -> int:
+def processes_of(workers: int | None) -> int:
     return workers or len(os.sched_getaffinity(0))

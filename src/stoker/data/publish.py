@@ -36,7 +36,7 @@ def export(
     progress: Callable[[Progress], None] = ignore,
 ) -> PairSet:
     """Make the files in the folder `out`, or go on where it was interrupted. The set that comes back is unmasked."""
-    if hdf5.are_hdf5(data.path):
+    if hdf5.are_hdf5(data.paths):
         raise UserError(f"{data.path} holds HDF5 files already", remedy="Name text")
     _claim(out, masking)
     made = prepare(data, out / UNMASKED, pairs=pairs, workers=workers, progress=progress)

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from stoker import __version__
-from stoker.data.pairs import open_set
+from stoker.data.sets import open_set
 from stoker.rundir import RunDir
 from stoker.spec import sizes
 from stoker.spec.errors import UserError
