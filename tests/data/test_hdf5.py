@@ -9,7 +9,7 @@ import pytest
 
 from stoker.data import hdf5
 from stoker.data.masking import Masking, fixed
-from stoker.data.pairs import Pairs, PairSet, fields, join, open_set
+from stoker.data.pairs import Pairs, PairSet, fields, join, open_plain
 from stoker.data.prepare import prepare, prepared
 from stoker.data.publish import export, masked
 from stoker.data.tokenizer import load_folder
@@ -203,7 +203,7 @@ def test_what_we_write_is_read_back_record_for_record(books: Path, tmp_path: Pat
     wanted = join(masked(made.train.read(ids, 32), ids, 32, masking, words))
     assert np.array_equal(back.train.read(ids, 32), wanted)
     assert back.train.records == len(ids)
-    assert open_set(back.path).index.predictions == 6
+    assert open_plain(back.path).index.predictions == 6
     with h5py.File(out / "pairs_training_00000.hdf5") as file:
         assert {key: file[key].dtype for key in file} == {key: np.dtype(kind) for key, kind in hdf5.KEYS.items()}
     vocabulary = (out / "tokenizer" / "vocab.txt").read_text().splitlines()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.data.pairing import Document, pairs
-from stoker.data.pairs import KIND, Pairs, PairSet, fields, open_set
+from stoker.data.pairs import KIND, Pairs, PairSet, fields, open_plain
 from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.data.tokenizer import load_folder
@@ -96,7 +96,7 @@ def test_any_interruption_and_any_number_of_processes_give_the_same_bytes(
         prepare(data, tmp_path / "resumed", pairs=of, workers=workers, progress=stop)
     assert list((tmp_path / "resumed").glob("train-*.bin"))
     with pytest.raises(UserError, match="is not a whole token set"):
-        open_set(tmp_path / "resumed")
+        open_plain(tmp_path / "resumed")
     made = prepare(data, tmp_path / "resumed", pairs=of, workers=workers)
     prepare(data, tmp_path / "whole", pairs=of, workers=1)
     assert len(made.index.train) == number
@@ -105,7 +105,7 @@ def test_any_interruption_and_any_number_of_processes_give_the_same_bytes(
 
 
 def test_records_are_what_the_model_reads(pairs: Path) -> None:
-    found = open_set(pairs)
+    found = open_plain(pairs)
     assert isinstance(found, PairSet)
     tokenizer = load_folder(found.tokenizer).tokenizer
     rows = fields(found.train.read(np.arange(found.train.records), 32), 32)
@@ -120,9 +120,9 @@ def test_records_are_what_the_model_reads(pairs: Path) -> None:
 
 
 def test_a_set_says_its_kind_its_length_and_what_is_missing(pairs: Path, tokens: Path, tmp_path: Path) -> None:
-    found = open_set(pairs)
+    found = open_plain(pairs)
     assert json.loads((pairs / "index.json").read_text())["kind"] == KIND
-    assert isinstance(open_set(tokens), TokenSet)
+    assert isinstance(open_plain(tokens), TokenSet)
     with pytest.raises(UserError, match=r"pairs of 32 tokens, not of 64.*Set batch\.length to 32"):
         found.train.samples(64)
     with pytest.raises(IndexError):
@@ -131,7 +131,7 @@ def test_a_set_says_its_kind_its_length_and_what_is_missing(pairs: Path, tokens:
     copy.mkdir()
     (copy / "index.json").write_bytes((pairs / "index.json").read_bytes())
     with pytest.raises(UserError, match=r"train-00000\.bin is missing"):
-        open_set(copy)
+        open_plain(copy)
 
 
 def test_a_tokenizer_that_cannot_mask_is_refused_before_anything_is_made(

@@ -275,7 +275,7 @@ def any_spec(dice: random.Random) -> RunSpec:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("model.upcast_attention=true", "bert has no upcast_attention"),
+        ("model.upcast_attention=true", "upcast_attention means nothing to the family bert"),
         ("batch.length=4", "et batch.length to 8 or more"),
         ("log.attention=true", "et log.attention to false"),
         ("objective.rate=100%", "objective.rate"),
