@@ -16,7 +16,7 @@ import pytest
 from stoker.data.pairs import Pairs
 from stoker.data.prepare import prepare
 from stoker.rundir import RunDir
-from stoker.spec.run import Data, TrainTokenizer
+from stoker.spec.data import Data, TrainTokenizer
 
 PATIENCE_S = 300  # for a start on a machine where other tests run too
 

@@ -14,8 +14,8 @@ from stoker.data.prepare import prepare, prepared
 from stoker.data.publish import export, masked
 from stoker.data.tokenizer import load_folder
 from stoker.data.wordpiece import words_of
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 from stoker.train.batches import Batches
 from stoker.train.dist import Ranks
 

@@ -10,8 +10,8 @@ import pytest
 from stoker.data.mixture import Mixture
 from stoker.data.prepare import prepare
 from stoker.data.sets import open_set, set_of
+from stoker.spec.data import Data, Part, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, Part, TrainTokenizer
 
 
 @pytest.fixture

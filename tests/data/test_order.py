@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from stoker.data.order import Mixed, Shuffled, Windowed, batch, sample_ids, shares
-from stoker.spec.run import BLOCK
+from stoker.spec.data import BLOCK
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 4, 5, 7, 1000, 2**10 - 1, 2**10, 2**10 + 1, 2**17 + 1, 1_000_000])

@@ -12,8 +12,8 @@ from stoker.data.pairs import KIND, Pairs, PairSet, fields, open_plain
 from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.data.tokenizer import load_folder
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data
 
 
 def documents(number: int, sentences: int, length: int) -> list[Document]:

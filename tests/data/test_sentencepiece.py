@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, processors
 from stoker.data import sentencepiece as ours
 from stoker.data.prepare import prepare
 from stoker.data.tokenizer import going_on, load, load_folder, save, to_train_with
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data
 
 LLAMA = {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "split_digits": True}
 LLAMA |= {"remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True}

@@ -10,8 +10,10 @@ from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.observe.audit import audit
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import share
-from stoker.spec.run import Batch, Data, Model, RunSpec, TrainTokenizer, Until
+from stoker.spec.model import Model
+from stoker.spec.run import Batch, RunSpec, Until
 
 LENGTH, SEQUENCES = 16, 10
 

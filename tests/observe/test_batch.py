@@ -9,9 +9,11 @@ from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.observe.batch import batch, documents, line, reached, token_set
 from stoker.rundir import DataRef, RunDir
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import share
 from stoker.spec.errors import UserError
-from stoker.spec.run import Batch, Data, Model, RunSpec, TrainTokenizer, Until
+from stoker.spec.model import Model
+from stoker.spec.run import Batch, RunSpec, Until
 
 LENGTH, SEQUENCES, SEED = 16, 10, 3
 

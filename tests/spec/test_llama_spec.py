@@ -2,7 +2,7 @@ import pytest
 
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 
 LLAMA = ["model.family=llama", "model.heads=8", "model.width=64", "data=x", "until.steps=1"]
 

@@ -2,8 +2,8 @@ import pytest
 
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
+from stoker.spec.model import Model
 from stoker.spec.presets import preset, presets, presets_of_both_kinds
-from stoker.spec.run import Model
 
 
 def test_every_preset_loads_and_says_what_it_is() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
+from stoker.spec.model import Model
 from stoker.spec.presets import presets
-from stoker.spec.run import Model
 from stoker.spec.sizes import activation_bytes, flops_per_token, parameters, state_bytes
 
 VOCAB = 50257

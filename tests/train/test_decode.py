@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.decode import Decoder, Rereading
 from stoker.train.models import model_spec
 from stoker.train.models.gpt2 import GPT2, GPT2Decoder

@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from stoker.data.tokenizer import LoadedTokenizer, load_folder
 from stoker.spec.errors import RunFailed, UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.generate import Piece, Settings, draw, generate
 from stoker.train.models import model_spec
 

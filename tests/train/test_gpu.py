@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.data.masking import Masking
 from stoker.data.shards import Index, Shard
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.batches import Batch
 from stoker.train.models import bert
 from stoker.train.models.gpt2 import SPEC

@@ -19,8 +19,8 @@ from stoker.data.prepare import prepare
 from stoker.data.tokenizer import load_folder
 from stoker.data.wordpiece import words_of
 from stoker.rundir import RunDir
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 from stoker.train.evaluate_masked import evaluate_masked
 from stoker.train.load import load_model
 from stoker.train.models.bert import SPEC

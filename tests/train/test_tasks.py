@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stoker.data.tokenizer import LoadedTokenizer, load_folder
 from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.models import model_spec
 from stoker.train.tasks import Question, choose, last_words, read_choices, read_last_words
 

@@ -12,7 +12,8 @@ from stoker.observe.runs import find
 from stoker.rundir import OriginRef, RunDir, Saved
 from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model, RunSpec
+from stoker.spec.model import Model
+from stoker.spec.run import RunSpec
 from stoker.storage.mirror import run_dir
 
 

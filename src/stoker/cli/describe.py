@@ -10,8 +10,10 @@ from stoker.observe.runs import view
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import sizes
 from stoker.spec.code import is_code
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import micro_batches
-from stoker.spec.run import AnySpec, Data, Model, ScriptSpec, TrainTokenizer
+from stoker.spec.model import Model
+from stoker.spec.run import AnySpec, ScriptSpec
 
 Rows = list[tuple[str, str]]
 WORTH_A_LINE = ("note", "resumed", "waiting", "fallback", "checkpoint failed", "skipped", "failed")

@@ -20,8 +20,8 @@ from stoker.data.shards import Split, TokenSet
 from stoker.data.tokenizer import TOKENIZER_FILE, load_folder
 from stoker.observe.batch import token_set
 from stoker.spec import contract
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data
 from stoker.train.evaluate import Score, evaluate, precision_of, token_widths, tokenise
 from stoker.train.load import LoadedModel
 from stoker.train.models import model_spec

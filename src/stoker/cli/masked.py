@@ -18,8 +18,9 @@ from stoker.data.sets import open_set
 from stoker.data.tokenizer import load_folder
 from stoker.observe.batch import token_set
 from stoker.spec import contract
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, Objective
+from stoker.spec.run import Objective
 from stoker.train.evaluate import precision_of, tokenise
 from stoker.train.evaluate_masked import MaskedScore, evaluate_masked
 from stoker.train.fill import fill

@@ -13,9 +13,10 @@ from stoker.data.pairs import AnySet, Pairs, PairSet
 from stoker.data.prepare import prepare as make
 from stoker.data.publish import export
 from stoker.spec import contract
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
-from stoker.spec.run import SHORTEST_PAIR, Data
+from stoker.spec.run import SHORTEST_PAIR
 
 
 def prepare_arguments(parser: argparse.ArgumentParser) -> None:

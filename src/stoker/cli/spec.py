@@ -14,9 +14,9 @@ from rich.table import Table
 from stoker.spec.errors import UserError
 from stoker.spec.keys import doc, flat, keys
 from stoker.spec.load import Loaded, load
+from stoker.spec.model import Model
 from stoker.spec.presets import Preset, presets_of_both_kinds
 from stoker.spec.problems import unknown_key
-from stoker.spec.run import Model
 from stoker.spec.schema import run_schema
 from stoker.spec.sizes import parameters
 from stoker.spec.starter import look, starter

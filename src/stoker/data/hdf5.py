@@ -21,8 +21,8 @@ from stoker.data.records import PairJob, records
 from stoker.data.sources import format_of
 from stoker.data.sources.document import Span
 from stoker.data.units import Unit
+from stoker.spec.data import TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import TrainTokenizer
 
 FORMAT = "hdf5"
 TRAINING = "*_training_*.hdf5"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data import own
+from stoker.data.claims import lock, writing
 from stoker.data.order import Mixed, Order, shares
 from stoker.data.pairs import of_tokens
 from stoker.data.prepare import (
@@ -25,19 +26,17 @@ from stoker.data.prepare import (
     collecting,
     ignore,
     is_prepared,
-    lock,
     prepared,
     survey_of,
     training_text,
-    writing,
 )
 from stoker.data.remote import kept_in
 from stoker.data.shards import TOKENIZER_FOLDER, VERSION, Index, Split, TokenSet
 from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, save, to_train_with, train
 from stoker.data.units import plan
 from stoker.rundir import write_json
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 
 MIX_FILE = "mix.json"
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.spec.run import BLOCK
+from stoker.spec.data import BLOCK
 
 ROUNDS = 8  # a 64-byte digest has eight keys of 64 bits; four rounds already pass as random
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from stoker.data.sources.document import BadRecord, text_of
 from stoker.spec.code import explain, is_code, load_code
+from stoker.spec.data import Data
 from stoker.spec.errors import StokerError, UserError
-from stoker.spec.run import Data
 
 KEY = "data.path"
 TEXTS_FOLDER = "texts"

@@ -3,13 +3,12 @@
 files -> fingerprint -> key -> tokenizer -> units, each into a shard of its own -> index.json, last
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.data import hdf5, own, pairing, pool
-from stoker.data.encode import UNITS_FOLDER, Advance, Job, disk_error, encode, read_record, record_path
+from stoker.data.claims import claim, lock, writing
+from stoker.data.encode import UNITS_FOLDER, Advance, Job, encode, read_record, record_path
 from stoker.data.files import DataFile, discover, fingerprint
 from stoker.data.pairs import AnySet, Pairs, open_plain
 from stoker.data.provenance import PROVENANCE_FOLDER
@@ -30,12 +30,11 @@ from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_fo
 from stoker.data.units import Unit, pieces, plan
 from stoker.data.wordpiece import words_of
 from stoker.rundir import write_atomic
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 
 PARALLELISM = "TOKENIZERS_PARALLELISM"  # whether the tokenizers library uses threads of its own
 PLAN_FILE = "plan.json"
-LOCK_FILE = ".lock"
 HASHES_FILE = ".hashes.json"
 DEFAULT_TOKENIZER = TrainTokenizer(train=8000)
 TRAINING_TEXT = 32 << 20  # characters a tokenizer is trained on: more changes it little and costs memory and minutes
@@ -89,7 +88,7 @@ def prepare(
         raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
     functions = own.functions(data)
     with writing(out):
-        _claim(out)
+        claim(out)
         data = own.written_down(data, functions, out, progress=collecting(progress))
         survey = survey_of(data, pairs, cache=out / HASHES_FILE, workers=workers, progress=progress)
         return _build(data, survey, out, workers=workers, progress=progress)
@@ -382,38 +381,6 @@ def _tidy(folder: Path) -> None:
     shutil.rmtree(folder / UNITS_FOLDER)
     shutil.rmtree(folder / FETCHED_FOLDER, ignore_errors=True)
     (folder / PLAN_FILE).unlink()
-
-
-@contextmanager
-def lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
-    """One prepare to a folder; a second waits, and then finds the work done."""
-    with open(folder / LOCK_FILE, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            busy()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        raise disk_error(folder, e) from e
-
-
-def _claim(out: Path) -> None:
-    """Half a token set is ours to finish, and so is one being made; anything else in the folder is the user's."""
-    out.mkdir(parents=True, exist_ok=True)
-    names = os.listdir(out)
-    # Looked for after the list was taken: the lock is the first file that a prepare makes.
-    if names and not any((out / ours).exists() for ours in (LOCK_FILE, INDEX_FILE)):
-        raise UserError(
-            f"{out} is not empty and holds no token set", remedy="Choose a folder that is empty or not there yet"
-        )
-    (out / LOCK_FILE).touch()
 
 
 def processes_of(workers: int | None) -> int:

@@ -19,8 +19,8 @@ from stoker.data.shards import TOKENIZER_FOLDER
 from stoker.data.tokenizer import load_folder
 from stoker.data.wordpiece import VOCABULARY_FILE, Words, words_of
 from stoker.rundir import write_atomic
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data
 
 UNMASKED = ".pairs"  # what is not finished goes on with it
 MASKING_FILE = ".masking.json"

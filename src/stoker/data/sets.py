@@ -10,7 +10,7 @@ from stoker.data.shards import INDEX_FILE
 from stoker.data.stream.journal import HEADER_FILE
 from stoker.data.stream.making import streamed
 from stoker.data.stream.reading import StreamSet
-from stoker.spec.run import Data
+from stoker.spec.data import Data
 
 
 def set_of(

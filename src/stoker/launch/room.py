@@ -3,9 +3,11 @@
 from stoker.launch.backend import Facts
 from stoker.spec import sizes
 from stoker.spec.code import is_code
+from stoker.spec.data import TrainTokenizer
 from stoker.spec.errors import UserError
+from stoker.spec.model import Model
 from stoker.spec.presets import presets
-from stoker.spec.run import Model, RunSpec, TrainTokenizer
+from stoker.spec.run import RunSpec
 
 
 def check_room(spec: RunSpec, facts: Facts, *, device: str, workers: int) -> None:

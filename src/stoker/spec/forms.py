@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model, default_inner
+from stoker.spec.model import Model, default_inner
 
 Values = dict[str, Any]
 

@@ -5,7 +5,8 @@ from functools import cache
 
 from pydantic.fields import FieldInfo
 
-from stoker.spec.run import AnySpec, RunSpec, ScriptSpec, Section
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
+from stoker.spec.section import Section
 
 OWN_KEYS = ("env", "secrets")  # sections whose keys are the user's own
 

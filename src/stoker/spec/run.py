@@ -3,200 +3,19 @@
 from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
-from stoker.spec.code import CODE, is_code
+from stoker.spec.code import is_code
+from stoker.spec.data import Data
+from stoker.spec.model import Model
+from stoker.spec.section import Code, Fraction, Place, PositiveCount, Section
 from stoker.spec.units import Count, Number, Seconds, Share, Text, count, duration, number, share
 
-PositiveCount = Annotated[Count, Field(gt=0)]
-Fraction = Annotated[Share, Field(ge=0, lt=1)]
-Place = Annotated[Text, Field(min_length=1)]
-BLOCK = 4096  # samples of a mixture in which every part has its exact share
 ScheduleStage = tuple[PositiveCount, PositiveCount]
 Name = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-Code = Annotated[Text, Field(pattern=CODE)]
 Variables = Annotated[dict[str, Text], AfterValidator(lambda v: _settable(v))]
 SHORTEST_PAIR = 8  # tokens: two sentences of two or three, and the three that stand around them
 Secrets = Annotated[dict[str, Text], AfterValidator(lambda v: _secret_sources(v))]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-class RopeScaling(Section):
-    factor: Annotated[Number, Field(ge=1)]
-    """How much slower the slowest turns become: about how much longer the context is than it was."""
-    low: Annotated[Number, Field(gt=0)] = 1.0
-    """What turns less often than this in `original_context` is slowed by the whole `factor`."""
-    high: Annotated[Number, Field(gt=0)] = 4.0
-    """What turns more often than this in `original_context` is left alone; between the two it is blended."""
-    original_context: PositiveCount = 8192
-    """The context that the model had before."""
-
-    @model_validator(mode="after")
-    def _low_is_below_high(self) -> Self:
-        if self.low >= self.high:
-            raise ValueError(f"low {self.low:g} is not below high {self.high:g}; write low: 1, high: 4")
-        return self
-
-
-OF_FAMILIES = {
-    "dropout": ("gpt2", "bert"),
-    "upcast_attention": ("gpt2",),
-    "scale_attention_by_layer": ("gpt2",),
-    "kv_heads": ("llama",),
-    "rope_theta": ("llama",),
-    "rope_scaling": ("llama",),
-    "tied": ("llama",),
-    "norm_eps": ("llama",),
-}
-"""What only some of our families have; code of the user's own may make of all of it what it likes."""
-
-
-class Model(Section):
-    family: Literal["gpt2", "llama", "bert"] | Code = "gpt2"
-    """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
-    layers: PositiveCount = 12
-    """Transformer blocks."""
-    heads: PositiveCount = 12
-    """Attention heads; they divide `width`."""
-    width: PositiveCount = 768
-    """Size of the hidden state."""
-    hidden: PositiveCount | None = None
-    """Width of the feed-forward's inner layer. Left out: 4 × `width`; Llama: 8/3 × `width`, up to a multiple of 256."""
-    kv_heads: PositiveCount | None = None
-    """Llama: heads of keys and values, each shared by several of `heads`; they divide `heads`. Left out: as many."""
-    context: PositiveCount = 1024
-    """Positions the model knows: the longest sequence it can read."""
-    vocab: PositiveCount | None = None
-    """Rows of the embedding. Left out, it is the tokenizer's size."""
-    dropout: Fraction = 0.0
-    """Dropout on embeddings, attention and residuals while training."""
-    init_std: Annotated[Number, Field(gt=0)] = 0.02
-    """Standard deviation of the initial weights."""
-    upcast_attention: bool = False
-    """Compute attention scores in fp32 whatever the precision: steadier in fp16."""
-    scale_attention_by_layer: bool = False
-    """Divide the attention scores of block k by k (counted from 1): steadier in fp16."""
-    rope_theta: Annotated[Number, Field(gt=0)] = 10_000.0
-    """Llama: how slowly the slowest of its positions turns; 10000 in Llama 2, 500000 in Llama 3."""
-    rope_scaling: RopeScaling | None = None
-    """Turns of a Llama slowed for a longer context, as Llama 3.1 has them: `{factor: 8, low: 1, high: 4, original_context: 8192}`."""  # noqa: E501
-    tied: bool = False
-    """Llama: the output head is the embedding. GPT-2's always is."""
-    norm_eps: Annotated[Number, Field(gt=0)] = 1e-5
-    """Llama: what its norms add under the root."""
-
-    @property
-    def inner(self) -> int:
-        """Width of the feed-forward's inner layer."""
-        return self.hidden or default_inner(self.family, self.width)
-
-    @property
-    def key_heads(self) -> int:
-        """Heads of keys and values."""
-        return self.kv_heads or self.heads
-
-    @property
-    def masked(self) -> bool:
-        """It learns masked words and next sentences, from pairs of sentences."""
-        return self.family == "bert"
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.width % self.heads and not is_code(self.family):
-            near = max(1, round(self.width / self.heads)) * self.heads
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}; set width to {near}")
-        return self
-
-    @model_validator(mode="after")
-    def _family_has_what_is_set(self) -> Self:
-        for name, families in OF_FAMILIES.items():
-            default = type(self).model_fields[name].default
-            if getattr(self, name) != default and self.family not in families and not is_code(self.family):
-                raise ValueError(
-                    f"{name} means nothing to the family {self.family}; take it out: it is for {' and '.join(families)}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _heads_can_be_shared_and_turned(self) -> Self:
-        if self.family != "llama":
-            return self
-        if self.heads % self.key_heads:
-            fit = max(n for n in range(1, self.key_heads + 1) if self.heads % n == 0)
-            raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}; set kv_heads to {fit}")
-        if self.width // self.heads % 2:
-            raise ValueError(
-                f"width {self.width} gives each of {self.heads} heads {self.width // self.heads} numbers, and it "
-                f"turns pairs of them; set width to a multiple of {2 * self.heads}"
-            )
-        return self
-
-
-class TrainTokenizer(Section):
-    train: Annotated[Count, Field(ge=257)]
-    """Train a tokenizer of this many tokens on the data: byte-level BPE, or WordPiece for bert."""
-
-
-class Part(Section):
-    path: Place | Annotated[list[Place], Field(min_length=1)]
-    """Where its text is: as `data.path`."""
-    weight: Annotated[Number, Field(gt=0)]
-    """Its share of the samples, over the sum of all weights."""
-    field: Text | None = None
-    """The field that holds its text. Left out: `data.field`."""
-
-    @property
-    def paths(self) -> list[str]:
-        return [self.path] if isinstance(self.path, str) else self.path
-
-
-class Data(Section):
-    path: Place | Annotated[list[Place], Field(min_length=1)] | None = None
-    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), here or at hf://datasets/OWNER/NAME, s3://, gs:// or https://, a folder of `stoker prepare`, HDF5 files of sentence pairs (for bert), or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
-    mix: Annotated[list[Part], Field(min_length=2)] | None = None
-    """In place of `path`, several of them with weights: `[{path: a, weight: 0.7}, {path: b, weight: 0.3}]`."""
-    tokenizer: Text | TrainTokenizer | None = None
-    """`{train: 8000}`, a folder with tokenizer.json, tokenizer.model, vocab.json + merges.txt or vocab.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
-    field: Text = "text"
-    """The field that holds the text, in JSONL, JSON, CSV and Parquet."""
-    validation: Fraction = 0.01
-    """Share of the tokens held out for evaluation: the end of each piece of the data."""
-    skip_bad: bool = False
-    """Leave out and count records that cannot be read, instead of stopping at the first."""
-    stream: bool = False
-    """Begin to train as soon as the first window is prepared; the rest is prepared meanwhile."""
-    window: PositiveCount = 64_000_000
-    """Of a stream: the tokens that are shuffled together. The first window has the held-out text."""
-    ahead: PositiveCount = 4
-    """Of a stream: windows that are prepared ahead of the training."""
-
-    @property
-    def paths(self) -> list[str]:
-        """Every place that text is read from."""
-        if self.mix:
-            return [path for part in self.mix for path in part.paths]
-        return [self.path] if isinstance(self.path, str) else self.path or []
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        if (self.path is None) == (self.mix is None):
-            what = "it has both path and mix" if self.mix else "it names no text"
-            raise ValueError(f"{what}; write data: ./books, or data: {{mix: [{{path: ./books, weight: 0.7}}, …]}}")
-        if self.mix and self.stream:
-            raise ValueError("a mixture is no stream; leave stream or mix out")
-        if self.stream and any(map(is_code, self.paths)):
-            raise ValueError("a function's texts are all written down first; leave stream out")
-        total = sum(part.weight for part in self.mix or ())
-        for part in self.mix or ():
-            if part.weight * BLOCK < total:
-                raise ValueError(
-                    f"the weight {part.weight:g} of {', '.join(part.paths)} is less than one sample in {BLOCK}; "
-                    f"set it to {total / BLOCK:.3g} or more, or leave it out"
-                )
-        return self
 
 
 class Init(Section):
@@ -479,11 +298,6 @@ class ScriptSpec(Section):
 
 
 AnySpec = RunSpec | ScriptSpec
-
-
-def default_inner(family: str, width: int) -> int:
-    """The feed-forward's inner width where nobody says."""
-    return -(-8 * width // 3 // 256) * 256 if family == "llama" else 4 * width
 
 
 def _settable(variables: dict[str, str]) -> dict[str, str]:

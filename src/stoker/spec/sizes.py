@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stoker.spec.code import is_code
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 
 FP32 = 4
 SEGMENTS = 2  # first and second sentence

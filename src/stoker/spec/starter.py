@@ -17,8 +17,8 @@ from typing import IO, Any
 from stoker.spec.document import parse_value
 from stoker.spec.errors import UserError
 from stoker.spec.load import clean_name
+from stoker.spec.model import Model
 from stoker.spec.presets import presets
-from stoker.spec.run import Model
 from stoker.spec.sizes import parameters
 
 FORMATS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".json": "JSON", ".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet"}

@@ -16,8 +16,9 @@ from stoker.data import order, prepare
 from stoker.data.pairs import AnySet, Pairs
 from stoker.data.shards import Split
 from stoker.data.tokenizer import LoadedTokenizer, save
+from stoker.spec.data import Data
 from stoker.spec.errors import RunFailed, UserError
-from stoker.spec.run import Data, Model
+from stoker.spec.model import Model
 from stoker.train.batches import held_out
 from stoker.train.choices import DTYPES, Precision
 from stoker.train.load import LoadedModel

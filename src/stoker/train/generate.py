@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from stoker.spec.errors import RunFailed, UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.decode import Decoder
 from stoker.train.models import model_spec
 from stoker.train.spelling import Spelling

@@ -22,7 +22,7 @@ from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load_folder
 from stoker.rundir import RunDir, Saved
 from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.storage.mirror import run_dir
 from stoker.train.checkpoint import damage
 from stoker.train.models import MODELS, hf, model_spec, weights

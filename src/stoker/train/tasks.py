@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.choices import DTYPES, Precision
 
 CONTEXTS = ("context", "ctx", "question", "prompt")

@@ -18,8 +18,8 @@ import pytest
 from stoker.data.prepare import prepared
 from stoker.data.remote import fetch, find, kept_in
 from stoker.data.shards import TokenSet
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 
 WORDS = ["stoker", "feeds", "the", "fire", "Grüße", "漢字", "don't", "\n", "  ", "end."]
 

@@ -7,8 +7,8 @@ import pytest
 from stoker.data.passages import Passages
 from stoker.data.prepare import prepared
 from stoker.data.remote import fetch, find, kept_in
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 
 TEXT = "the stoker feeds the fire, line after line\n" * 400
 

@@ -17,8 +17,8 @@ from stoker.data.shards import INDEX_FILE, TokenSet
 from stoker.data.stream.feeder import feeder_of
 from stoker.data.stream.making import Maker, feed
 from stoker.data.stream.reading import Abandoned, StreamSet
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 
 WINDOW = 2000
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForPreTraining, BertConfig, BertForMaskedLM, B
 
 from stoker.spec import forms
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.load import load_model
 from stoker.train.models import hf
 from stoker.train.models.bert import SPEC, Bert, _packed, plain_attention

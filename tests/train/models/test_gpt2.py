@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.models.gpt2 import SPEC, attention_extremes
 
 SHAPE = {"layers": 3, "heads": 4, "width": 64, "context": 48, "vocab": 199}

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from stoker.spec import forms
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.load import load_model
 from stoker.train.models import hf
 from stoker.train.models.gpt2 import SPEC

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from stoker.spec import forms
 from stoker.spec.errors import UserError
+from stoker.spec.model import Model, RopeScaling
 from stoker.spec.presets import presets
-from stoker.spec.run import Model, RopeScaling
 from stoker.train.load import load_model
 from stoker.train.models import hf
 

@@ -5,8 +5,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from stoker.spec.model import Model
 from stoker.spec.presets import presets
-from stoker.spec.run import Model
 from stoker.spec.sizes import parameters
 from stoker.train.load import _empty
 from stoker.train.models import weights

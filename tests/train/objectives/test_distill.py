@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from stoker.observe.audit import audit
 from stoker.rundir import RunDir
 from stoker.spec.load import load
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.spec.run import Objective as Settings
 from stoker.train.batches import held_out
 from stoker.train.models import model_spec

@@ -9,7 +9,8 @@ from transformers import BertConfig, BertForPreTraining
 
 from stoker.data.masking import Masking
 from stoker.data.pairs import PairSet, fields
-from stoker.spec.run import Model, Objective
+from stoker.spec.model import Model
+from stoker.spec.run import Objective
 from stoker.train.batches import Batch
 from stoker.train.models.bert import SPEC
 from stoker.train.objectives import plain

@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from stoker.data.prepare import lock, writing
+from stoker.data.claims import lock, writing
 from stoker.data.stream.journal import write_error
 from stoker.data.stream.making import Maker, ignore_busy
 from stoker.spec import contract

@@ -9,8 +9,8 @@ from typing import Any, Self
 from stoker.data.files import DataFile
 from stoker.data.shards import VERSION, Dtype, Index, Shard
 from stoker.rundir import append_line, write_atomic
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data
 
 HEADER_FILE = "stream.json"
 JOURNAL_FILE = "journal.jsonl"

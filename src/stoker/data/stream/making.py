@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from stoker.data.claims import lock, writing
 from stoker.data.encode import UNITS_FOLDER, Advance, Job, encode, read_record, record_path
 from stoker.data.pairs import of_tokens
 from stoker.data.prepare import (
@@ -16,11 +17,9 @@ from stoker.data.prepare import (
     Survey,
     ignore,
     is_prepared,
-    lock,
     prepared,
     survey_of,
     training_text,
-    writing,
 )
 from stoker.data.provenance import PROVENANCE_FOLDER
 from stoker.data.remote import FETCHED_FOLDER, fetch, forget, kept_in, problem_of
@@ -31,8 +30,8 @@ from stoker.data.stream.journal import At, Entry, Header, Journal, clear_error, 
 from stoker.data.stream.reading import StreamSet
 from stoker.data.tokenizer import TOKENIZER_FILE, load_folder, save, to_train_with, train
 from stoker.data.units import Unit
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 
 LARGEST_UNIT, SMALLEST_UNIT = 8 << 20, 4 << 10  # bytes; between them a unit is about a fourth of a window
 CHARACTERS = 4  # in a token, about

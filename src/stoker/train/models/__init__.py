@@ -8,7 +8,7 @@ from typing import Literal, cast
 from torch import Tensor, nn
 
 from stoker.spec.code import is_code
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.decode import Decoder, Rereading
 
 Weights = dict[str, Tensor]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.spec.sizes import SEGMENTS
 from stoker.train.models import ModelSpec, Weights
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.models import ModelSpec, Weights
 from stoker.train.models.layers import LAID_OUT_ANEW, causal_attention, hidden_places, score_extremes, sideways
 

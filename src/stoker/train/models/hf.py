@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stoker.spec.errors import UserError
 from stoker.spec.forms import CONFIG_FILE, RESTORE, read_json
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.models import model_spec
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # each may be in shards, with an index beside them

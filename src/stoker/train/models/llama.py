@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker.spec.run import Model, RopeScaling
+from stoker.spec.model import Model, RopeScaling
 from stoker.train.models import ModelSpec, Weights
 from stoker.train.models.layers import LAID_OUT_ANEW, causal_attention, hidden_places, score_extremes, sideways
 
