@@ -14,6 +14,7 @@ from stoker.train.choices import Choices
 from stoker.train.devices import device
 from stoker.train.dist import Ranks
 from stoker.train.engine import Engine
+from stoker.train.objectives.causal import Causal
 from stoker.train.parallel import BUCKET_BYTES, Gradients
 
 WORLD = 3
@@ -23,6 +24,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from stoker.train.objectives.causal import Causal
 from stoker.train.parallel import Gradients
 
 rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -88,7 +90,8 @@ def engine(accumulation: int, micro: int) -> Engine:
             "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab": 64},
         }
     )
-    made = Engine(spec, Ranks(rank=0, local_rank=0, world=1, attempt=1), device("cpu", local_rank=0, local_world=1))
+    alone = Ranks(rank=0, local_rank=0, world=1, attempt=1)
+    made = Engine(spec, alone, device("cpu", local_rank=0, local_world=1), Causal())
     made.settle(Choices(precision="fp32", compile=False, micro=micro), accumulation=accumulation, micro=micro)
     return made
 

@@ -122,6 +122,12 @@ def _shape(spec: RunSpec, init: Origin) -> Model:
 
 def _check(spec: RunSpec, name: str, origin: Origin) -> None:
     key, ours, theirs = _key(name), spec.model, origin.shape
+    if theirs.masked != ours.masked:
+        kinds = ["masked words" if shape.masked else "the next token" for shape in (theirs, ours)]
+        raise UserError(
+            f"{key} {origin.ref.path} predicts {kinds[0]}, and a {ours.family} predicts {kinds[1]}",
+            remedy="Name a model that predicts the same",
+        )
     if theirs.vocab != ours.vocab:
         raise UserError(
             f"{key} {origin.ref.path} has an embedding of {theirs.vocab} tokens, and model.vocab is {ours.vocab}",

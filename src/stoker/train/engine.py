@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stoker.data.pairs import AnySet
 from stoker.spec.run import RunSpec
 from stoker.train.batches import Batch
 from stoker.train.choices import DTYPES, Choices
@@ -18,7 +17,7 @@ from stoker.train.dist import Ranks
 from stoker.train.guard import LossScale
 from stoker.train.load import LoadedModel
 from stoker.train.models import model_spec, weights
-from stoker.train.objectives import Counts, Objective, plain
+from stoker.train.objectives import Counts, Objective, Plain
 from stoker.train.objectives.distill import Distill
 from stoker.train.optim import optimizer, optimizer_tensors, set_rate
 from stoker.train.origins import freeze_positions
@@ -29,11 +28,11 @@ MOST_SHAPES = 64  # of micro-batches; an objective cuts far fewer
 
 class Engine:
     def __init__(
-        self, spec: RunSpec, me: Ranks, device: Device, tokens: AnySet, *, teacher: LoadedModel | None = None
+        self, spec: RunSpec, me: Ranks, device: Device, judged: Plain, *, teacher: LoadedModel | None = None
     ) -> None:
         self.spec, self.me, self.device = spec, me, device
         self.family = model_spec(spec.model.family)
-        self.judged = plain(self.family.objective, tokens, spec.objective, seed=spec.seed, device=device.torch)
+        self.judged = judged
         self.objective: Objective = self.judged
         self.teacher = teacher
         self.teacher_size = sum(p.numel() for p in teacher.model.parameters()) if teacher else 0

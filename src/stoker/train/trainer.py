@@ -27,7 +27,8 @@ from stoker.train.engine import Engine
 from stoker.train.generate import Settings, generate
 from stoker.train.guard import FiniteGuard, Signals
 from stoker.train.metrics import Meter, TensorBoard
-from stoker.train.objectives import losses
+from stoker.train.models import model_spec
+from stoker.train.objectives import losses, plain
 from stoker.train.optim import learning_rate
 
 SAMPLE = Settings(tokens=80, past_end=True)
@@ -59,7 +60,9 @@ class Trainer:
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
         taught = run.origins().get("teacher")
         teacher = origins.teacher(taught, device.torch) if taught else None
-        self.engine = Engine(spec, me, device, self.tokens, teacher=teacher)
+        learnt = model_spec(spec.model.family).objective
+        judged = plain(learnt, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
+        self.engine = Engine(spec, me, device, judged, teacher=teacher)
         self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved)
         self._begin()
         accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)

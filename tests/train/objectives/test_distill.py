@@ -9,12 +9,14 @@ import torch.nn.functional as F
 
 from stoker.observe.audit import audit
 from stoker.rundir import RunDir
+from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.model import Model
 from stoker.spec.run import Objective as Settings
 from stoker.train.batches import held_out
 from stoker.train.models import model_spec
-from stoker.train.objectives import losses, plain
+from stoker.train.objectives import losses
+from stoker.train.objectives.causal import Causal
 from stoker.train.objectives.distill import Distill
 
 Worker = Callable[..., RunDir]
@@ -47,7 +49,7 @@ def by_hand(student_NV, teacher_NV, goals_N, settings: Settings) -> dict[str, to
 def test_the_loss_and_its_gradients_are_those_of_the_formula(models, temperature: float) -> None:
     student, teacher = models
     settings = Settings(teacher="x", temperature=temperature, alpha_ce=5.0, alpha_clm=1.0, alpha_mse=0.3)
-    objective = Distill(plain("causal"), teacher, settings)
+    objective = Distill(Causal(), teacher, settings)
     assert objective.parts == ("loss_ce", "loss_clm", "loss_mse")
     rows = torch.randint(SHAPE.vocab, (5, 17))
     batch = replace(held_out(rows), samples=held_out(rows).samples[:4])  # the last row carries no weight
@@ -73,7 +75,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(models, temperature
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(models) -> None:
     _, teacher = models
-    objective = Distill(plain("causal"), teacher, Settings(teacher="x", alpha_mse=1.0))
+    objective = Distill(Causal(), teacher, Settings(teacher="x", alpha_mse=1.0))
     (inputs,) = objective.cut(held_out(torch.randint(SHAPE.vocab, (2, 17))), number=1, size=2)
     softened, _, apart = objective.loss(teacher, *inputs).tolist()
     assert softened == pytest.approx(0, abs=1e-5)
@@ -113,7 +115,7 @@ def test_a_compiled_taught_run_gives_the_losses_of_an_uncompiled_one(worker: Wor
 def test_kl_in_bf16_is_taken_in_fp32(models) -> None:
     student, teacher = models
     rows = torch.randint(SHAPE.vocab, (2, 17))
-    objective = Distill(plain("causal"), teacher, Settings(teacher="x"))
+    objective = Distill(Causal(), teacher, Settings(teacher="x"))
     (inputs,) = objective.cut(held_out(rows), number=1, size=2)
     exact = objective.loss(student, *inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -125,7 +127,7 @@ def test_kl_in_bf16_is_taken_in_fp32(models) -> None:
 def test_the_reference_for_kl_is_torchs_own(models) -> None:
     student, teacher = models
     rows = torch.randint(SHAPE.vocab, (3, 17))
-    objective = Distill(plain("causal"), teacher, Settings(teacher="x", temperature=2.0))
+    objective = Distill(Causal(), teacher, Settings(teacher="x", temperature=2.0))
     (inputs,) = objective.cut(held_out(rows), number=1, size=3)
     ours = float(objective.loss(student, *inputs)[0]) / 48
     s, t = (model(rows[:, :-1]).flatten(0, 1) / 2 for model in (student, teacher))
@@ -140,3 +142,32 @@ def test_the_presets_for_students_have_the_published_sizes() -> None:
     assert (small.model.layers, small.model.heads, small.model.width) == (4, 6, 384)
     assert half.init.taken(12, 6) == [0, 2, 4, 7, 9, 11]
     assert Path(str(half.objective.teacher)).is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("family", "parts"),
+    [
+        (["model.family=llama", "model.kv_heads=1"], ("loss_ce", "loss_clm", "loss_mse")),
+        (["model.family=bert"], ("loss_ce", "loss_mlm", "loss_nsp", "loss_mse")),
+    ],
+    ids=["llama", "bert"],
+)
+def test_other_families_teach_and_learn_too(worker: Worker, pairs: Path, family: list[str], parts: tuple[str]) -> None:
+    words = [*family, "until.steps=3", *([f"data={pairs}"] if "bert" in family[0] else [])]
+    big = worker("name=big", *words, "model.layers=4")
+    run = worker("name=small", *words, f"objective.teacher={big.path}", f"init={big.path}")
+    assert run.spec().model.layers == 2
+    first = run.metrics()[0]
+    assert set(parts) <= set(first)
+    assert first["loss_ce"] > 0
+    plain = first["loss_clm"] if "loss_clm" in first else first["loss_mlm"] + first["loss_nsp"]
+    assert first["loss"] == pytest.approx(5 * first["loss_ce"] + plain, rel=1e-6)
+    assert audit(run).ok
+
+
+def test_a_teacher_of_another_kind_is_refused(worker: Worker, pairs: Path) -> None:
+    big = worker("name=big", "until.steps=1")
+    with pytest.raises(
+        UserError, match=r"objective.teacher .* predicts the next token, and a bert predicts masked words"
+    ):
+        worker("name=new", "until.steps=1", "model.family=bert", f"data={pairs}", f"objective.teacher={big.path}")
