@@ -60,11 +60,10 @@ def as_begun(spec: RunSpec, old: RunSpec) -> RunSpec:
 
 def check_tokenizer(origins: dict[str, Origin], tokenizer: Path) -> None:
     """Tokens must mean the same to all: what a number stands for is nowhere in the weights."""
-    ours = load_folder(tokenizer).tokenizer.get_vocab()
     for name, origin in origins.items():
-        if origin.tokenizer is None:
+        if origin.tokenizer is None or not has_tokenizer(tokenizer):
             continue
-        theirs = load_folder(origin.tokenizer).tokenizer.get_vocab()
+        ours, theirs = (load_folder(folder).tokenizer.get_vocab() for folder in (tokenizer, origin.tokenizer))
         if theirs != ours:
             raise UserError(
                 f"{_key(name)} {origin.ref.path} has another vocabulary ({len(theirs)} tokens) than the data "
