@@ -12,7 +12,7 @@ from stoker.train.devices import Device
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SORTED = 4  # rows of like length go together: of so many micro-batches in place of one, most leave out some padding
+SORTED = 2  # rows of like length go together: of two micro-batches in place of one, the first leaves out much padding
 ROOM = 0.8  # of the memory: the rest is the allocator's, the collectives' and the neighbours'
 
 
