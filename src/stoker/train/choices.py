@@ -12,6 +12,7 @@ from stoker.train.devices import Device
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SORTED = 2  # rows of like length go together: of two micro-batches in place of one, the first leaves out much padding
 ROOM = 0.8  # of the memory: the rest is the allocator's, the collectives' and the neighbours'
 
 
@@ -51,7 +52,8 @@ def choose(
 def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision, *, parameters: int, held: int = 0) -> int:
     if spec.batch.micro:
         return spec.batch.micro
-    busy = max(1, device.micro_tokens // spec.batch.length)
+    tokens = device.micro_tokens // (SORTED if spec.model.masked else 1)
+    busy = max(1, tokens // spec.batch.length)
     room = ROOM * device.memory_bytes - sizes.state_bytes(parameters).total - sizes.FP32 * held
     fits = int(room // sizes.activation_bytes(spec.model, vocabulary(spec), spec.batch.length, precision))
     return max(1, min(busy, fits))
