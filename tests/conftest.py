@@ -140,3 +140,20 @@ def kill_tree() -> Callable[[subprocess.Popen[str]], None]:
         process.wait()
 
     return kill
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
+    """Write a module of the user's own into this folder; gives its name. What it brings in is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    names = []
+
+    def write(text: str) -> str:
+        names.append(f"mine_{len(names)}_{random.randrange(10**9)}")
+        (tmp_path / f"{names[-1]}.py").write_text(text)
+        return names[-1]
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)

@@ -2,6 +2,9 @@
 
 import importlib.util
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +36,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_the_readme_shows_every_room() -> None:
     text = (ROOT / "README.md").read_text()
-    rooms = [p.name for p in (ROOT / "src" / "stoker").iterdir() if not p.name.startswith("_")]
+    rooms = [p.name for p in (ROOT / "src" / "stoker").iterdir() if not p.name.startswith("_") and p.name != "py.typed"]
     assert all(re.search(rf"^  {room}/? ", text, re.MULTILINE) for room in rooms)
 
 
@@ -41,8 +44,14 @@ def test_the_readme_shows_every_room() -> None:
 def test_an_example_is_short_and_trains(stoker, books: Path, example: Path) -> None:
     assert len(example.read_text().splitlines()) <= 25
     assert (example.parent / "README.md").is_file()
-    stoker("train", str(example), f"data.path={books}", *SMALL, "name=example")
-    assert stoker.run("example").metrics()[-1]["step"] == 2
+    text = example.read_text()
+    words, steps = (["args=[--steps, 20]"], 20) if "script:" in text else (SMALL, 2)
+    if "mine:" in text:
+        shutil.copy(example.with_name("mine.py"), stoker.folder)  # code of one's own is found where stoker runs
+    elif "script:" not in text:
+        words = [f"data.path={books}", *words]
+    stoker("train", str(example), *words, "name=example")
+    assert stoker.run("example").metrics()[-1]["step"] == steps
 
 
 def test_the_readmes_run_file_is_a_run_file(stoker, books: Path, tmp_path: Path) -> None:
@@ -52,3 +61,30 @@ def test_the_readmes_run_file_is_a_run_file(stoker, books: Path, tmp_path: Path)
     (tmp_path / "run.yaml").write_text(text[1])
     shown = stoker("train", "run.yaml", f"data.path={books}", "--dry-run").stdout
     assert "books" in shown
+
+
+def test_the_guides_own_code_is_that_of_the_example() -> None:
+    example = (ROOT / "examples" / "04-own-code" / "mine.py").read_text()
+    shown = code_of("own-code.md")
+    assert len(shown) == 4
+    assert all(block in example for block in shown)
+
+
+def test_the_guides_python_runs(stoker, books: Path) -> None:
+    (stoker.folder / "books").symlink_to(books)
+    (stoker.folder / "run.yaml").write_text(
+        "model: {layers: 1, heads: 2, width: 32, context: 32}\n"
+        "data: {path: books, tokenizer: {train: 300}}\n"
+        "batch: {sequences: 2, length: 32}\n"
+        "until: {steps: 1000}\n"
+        "on: {workers: 1}\n"
+    )
+    for block, end in zip(code_of("python.md"), ["logged steps", "['done', 'done']"], strict=True):
+        argv = [sys.executable, "-c", block]
+        done = subprocess.run(argv, cwd=stoker.folder, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip().endswith(end)
+
+
+def code_of(guide: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / guide).read_text(), re.DOTALL)

@@ -24,7 +24,7 @@ import yaml
 
 from stoker.spec import contract
 from stoker.spec.errors import UserError
-from stoker.spec.run import RunSpec
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 Record = dict[str, Any]
 
@@ -84,13 +84,25 @@ class RunDir:
     def tokenizer(self) -> Path:
         return self.path / contract.TOKENIZER_DIR
 
+    @property
+    def logs(self) -> Path:
+        return self.path / contract.LOGS_DIR
+
+    @property
+    def place(self) -> str:
+        """Where the run is kept, in words."""
+        return str(self.path)
+
     def log(self, rank: int) -> Path:
-        return self.path / contract.LOGS_DIR / f"rank-{rank}.log"
+        return self.logs / f"rank-{rank}.log"
 
     def exists(self) -> bool:
         return (self.path / contract.SPEC_FILE).is_file()
 
-    def create(self, spec: RunSpec, data: DataRef) -> None:
+    def fetch(self, saved: Saved) -> None:
+        """Have the files of a checkpoint here. On a disk they are."""
+
+    def create(self, spec: AnySpec, data: DataRef | None) -> None:
         """Lay the directory out. spec.yaml comes last: a directory that has it is whole."""
         try:
             for folder in (contract.LEDGER_DIR, contract.LOGS_DIR, contract.CHECKPOINTS_DIR):
@@ -99,18 +111,33 @@ class RunDir:
             raise UserError(
                 f"cannot write the run directory {self.path}: {e.strerror}", remedy="Choose another with --runs DIR"
             ) from e
-        write_json(self.path / contract.DATA_FILE, asdict(data))
+        if data:
+            self.write_data(data)
         self.write_spec(spec)
 
-    def write_spec(self, spec: RunSpec) -> None:
+    def write_data(self, data: DataRef) -> None:
+        write_json(self.path / contract.DATA_FILE, asdict(data))
+
+    def write_spec(self, spec: AnySpec) -> None:
         text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         write_atomic(self.path / contract.SPEC_FILE, text)
 
-    def spec(self) -> RunSpec:
+    def any_spec(self) -> AnySpec:
         try:
-            return RunSpec.model_validate(yaml.safe_load((self.path / contract.SPEC_FILE).read_text()))
-        except (OSError, ValueError, yaml.YAMLError) as e:
+            values = yaml.safe_load((self.path / contract.SPEC_FILE).read_text())
+            return ScriptSpec.model_validate(values) if "script" in values else RunSpec.model_validate(values)
+        except (OSError, ValueError, TypeError, yaml.YAMLError) as e:
             raise _damaged(self.path / contract.SPEC_FILE) from e
+
+    def spec(self) -> RunSpec:
+        """Of a run that trains one of our models."""
+        spec = self.any_spec()
+        if isinstance(spec, ScriptSpec):
+            raise UserError(
+                f"run '{self.name}' runs a script of its own, and Stoker knows nothing of its model and data",
+                remedy="This verb is for runs with a model:",
+            )
+        return spec
 
     def data(self) -> DataRef:
         try:
@@ -177,12 +204,7 @@ class RunDir:
             raise UserError(f"cannot write {path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
         with file:
             if not _take(file):
-                holder = self.holder()
-                who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
-                raise UserError(
-                    f"run '{self.name}' is being written by {who}",
-                    remedy=f"Wait for it, stop it with: stoker stop {self.name}, or start another with --new",
-                )
+                raise being_written(self.name, self.holder())
             file.seek(0)
             file.truncate()
             file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}))
@@ -201,6 +223,14 @@ class RunDir:
                     return holder
         except FileNotFoundError:
             return None
+
+
+def being_written(name: str, holder: Record | None, *, hint: str = "") -> UserError:
+    who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+    return UserError(
+        f"run '{name}' is being written by {who}",
+        remedy=f"Wait for it, stop it with: stoker stop {name}, or start another with --new{hint}",
+    )
 
 
 def _damaged(path: Path) -> UserError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker import api
+from stoker.api.opening import begin
 from stoker.rundir import RunDir
 from stoker.spec.load import load
 
@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "torn.yaml").write_text("name: [tale\n")
     (folder / "tokens").mkdir()
     (folder / "tokens" / "train-0000-000000.bin").write_bytes(b"\0" * 64)
-    api.open_run(load(folder / "run.yaml", []).spec, runs=folder / "runs")
+    begin(load(folder / "run.yaml", []).spec, runs=folder / "runs")
     return folder
 
 
@@ -87,8 +87,8 @@ def refusal(place: Path, *words: str) -> str:
         (["name=../x"], ["name", "../x", "letters"]),
         (["checkpoint.every=[[0, 5]]"], ["checkpoint.every", "more than 0"]),
         (["seed=-1"], ["seed", "at least 0"]),
-        (['env={"A=B": x}'], ["env.A=B", "a name without ="]),
-        (['env={"": x}'], ["env.", "a name without ="]),
+        (['env={"A=B": x}'], ["env: 'A=B'", "a name without ="]),
+        (['env={"": x}'], ["env: ''", "a name without ="]),
         (["steps"], ["steps", "second run file"]),
         # data
         (["data.path=gone.txt"], ["gone.txt does not exist", "data.path"]),
@@ -169,7 +169,7 @@ def test_a_run_that_another_process_writes_is_left_to_it(place: Path) -> None:
 def test_a_run_directory_that_was_damaged_is_refused(
     tmp_path: Path, place: Path, file: str, content: str | None
 ) -> None:
-    run = api.open_run(load(place / "run.yaml", []).spec, runs=tmp_path).run
+    run = begin(load(place / "run.yaml", []).spec, runs=tmp_path).run
     (run.path / file).unlink()
     if content is not None:
         (run.path / file).write_bytes(content.encode(errors="surrogateescape"))

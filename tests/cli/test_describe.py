@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.api import Opened, open_run
+from stoker.api.opening import OpenedTraining as Opened
+from stoker.api.opening import begin
 from stoker.cli import describe
 from stoker.launch.backend import Submission
 from stoker.rundir import Exit, RunDir
@@ -27,7 +28,7 @@ def spec(book: Path, *words: str) -> RunSpec:
 
 
 def opened(book: Path, *words: str) -> Opened:
-    return open_run(spec(book, *words), runs=book.parent / "runs")
+    return begin(spec(book, *words), runs=book.parent / "runs")
 
 
 def test_an_epoch_is_once_through_the_data_even_when_its_last_step_is_short(book: Path) -> None:
@@ -43,7 +44,7 @@ def test_more_than_an_epoch_is_so_many_times(book: Path) -> None:
 
 
 def test_one_layer_is_one_layer(book: Path) -> None:
-    submission = Submission(run=book.parent, workers=1, device="cpu", argv=(), env={})
+    submission = Submission(run=book.parent, workers=1, device="cpu", argv=(), env={}, secrets={})
     run = RunDir(book.parent / "runs" / "tale")
     assert "1 layer of width 16" in dict(describe.plan(spec(book, "until.steps=1"), submission, run))["model"]
     more = spec(book, "until.steps=1", "model.layers=2")

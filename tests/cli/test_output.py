@@ -1,3 +1,5 @@
+from datetime import datetime
+
 import pytest
 
 from stoker.cli import output
@@ -35,3 +37,7 @@ def test_a_table_lines_up() -> None:
 
 def test_a_loss_that_was_not_finite_says_so() -> None:
     assert (output.measured(2.5), output.measured(None)) == ("2.5000", "not finite")
+
+
+def test_a_moment_is_told_in_the_time_of_this_place() -> None:
+    assert output.moment(datetime(2026, 11, 15, 4, 57, 26).timestamp()) == "2026-11-15 04:57:26"

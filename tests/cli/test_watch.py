@@ -1,6 +1,6 @@
 import json
 import os
-import threading
+import signal
 import time
 from pathlib import Path
 
@@ -37,49 +37,99 @@ def test_status_of_an_interrupted_run_says_how_to_go_on(run: RunDir, capsys: pyt
     assert "run the same stoker train command again" in out
 
 
-def test_status_of_all_runs_is_a_table_or_a_list(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("verb", ["ps", "status"])
+def test_all_runs_are_a_table_or_a_list(run: RunDir, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    run.add_event("world", attempt=1, workers=2, restart=0)
     with run.lock():
-        assert main(["status", "--runs", str(run.path.parent)]) == 0
+        assert main([verb, "--runs", str(run.path.parent)]) == 0
         head, row = capsys.readouterr().out.splitlines()
-        assert main(["status", "--runs", str(run.path.parent), "--json"]) == 0
-    assert head.split()[:3] == ["RUN", "STATE", "STEP"]
-    assert row.split() == ["tale", "running", "4", "of", "8", "2.5000", "-", "64", "2s"]
+        assert main([verb, "--runs", str(run.path.parent), "--json"]) == 0
+    assert head.split() == ["RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "LEFT", "WORKERS", "UPDATED"]
+    *cells, ago, word = row.split()
+    assert cells == ["tale", "running", "4", "of", "8", "2.5000", "64", "2s", "2"]
+    assert (ago[-1], word) == ("s", "ago")
     (one,) = json.loads(capsys.readouterr().out)
-    assert (one["name"], one["state"], one["seconds_left"]) == ("tale", "running", 2.0)
+    assert (one["name"], one["state"], one["seconds_left"], one["workers"]) == ("tale", "running", 2.0, 2)
 
 
-def test_following_logs_ends_with_the_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    run.log(0).write_text("one\ntwo\n")
-
-    def live() -> None:
-        with run.lock():
-            time.sleep(0.5)
-            with run.log(0).open("a") as file:
-                file.write("three\n")
-
-    writer = threading.Thread(target=live)
-    writer.start()
-    while run.holder() is None:
-        time.sleep(0.01)
-    assert main(["logs", str(run.path), "-f", "--tail", "1"]) == 0
-    writer.join()
-    assert capsys.readouterr().out.splitlines() == ["two", "three"]
+def test_no_runs_say_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ps", "--runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"no runs in {tmp_path}. Start one with: stoker train RUN.yaml\n"
+    assert main(["ps", "--runs", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
 
 
-def test_logs_of_a_run_that_never_started_say_so(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["logs", str(run.path)]) == 2
-    assert "has no logs yet" in capsys.readouterr().err
+def test_a_terminal_shows_states_in_colour_unless_it_is_told_not_to(run: RunDir, terminal) -> None:
+    run.write_exit(Exit(state="failed", code=3, step=4, reason="loss is NaN"))
+    runs = str(run.path.parent)
+    assert "\x1b[31mfailed\x1b[0m" in terminal("ps", "--runs", runs).read()
+    assert "\x1b[31mfailed\x1b[0m" in terminal("status", str(run.path)).read()
+    for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        for words in (["ps", "--runs", runs], ["status", str(run.path)]):
+            shown = terminal(*words, **environment).read()
+            assert "failed" in shown
+            assert "\x1b" not in shown
+
+
+def test_watching_draws_over_the_last_table_in_a_terminal(run: RunDir, terminal, eventually) -> None:
+    screen = terminal("ps", "--runs", str(run.path.parent), "--watch", "0.05")
+    eventually(lambda: screen.read(until="tale").count("tale") > 0)
+    run.add_metrics({"step": 6, "time": time.time(), "loss": 2.25})
+    shown = screen.read(until="6 of 8")
+    assert shown.count("\x1b[H\x1b[2J") == shown.count("RUN") > 1
+    assert screen.interrupt() == 130
+    assert "Traceback" not in screen.text
+
+
+def test_more_runs_than_a_terminal_has_lines_show_the_last(tmp_path: Path, terminal) -> None:
+    for number in range(40):
+        folder = RunDir(tmp_path / f"run-{number:02d}")
+        folder.path.mkdir()
+        (folder.path / "spec.yaml").write_text("{}")
+        folder.add_event("world", attempt=1, workers=1, restart=0)
+    screen = terminal("ps", "--runs", ".", "--watch", LINES="24", COLUMNS="100")
+    shown = screen.read(until="run-39")
+    assert "40 runs, the last 21 of them:" in shown
+    assert "run-19" in shown
+    assert "run-18" not in shown
+    screen.interrupt()
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_watching_into_a_pipe_adds_table_after_table(run: RunDir, stoker, words: list[str]) -> None:
+    process = stoker.start("ps", "--runs", str(run.path.parent), "--watch", "0.05", *words)
+    lines = [process.stdout.readline() for _ in range(6)]
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "\x1b" not in "".join(lines) + rest
+    if words:
+        assert all(json.loads(line)[0]["name"] == "tale" for line in lines)
+    else:
+        assert [line.split()[0] for line in lines[1::3]] == ["RUN", "RUN"]
+        assert [line.split()[0] for line in lines[2::3]] == ["tale", "tale"]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_watching_without_a_pause_is_refused(run: RunDir, capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    assert main(["ps", "--runs", str(run.path.parent), f"--watch={seconds}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--watch is {float(seconds):g}" in line
 
 
 def test_stopping_a_run_that_is_not_running_says_so(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stop", str(run.path)]) == 0
     assert "is not running (interrupted)" in capsys.readouterr().out
+    assert main(["stop", str(run.path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["name"], found["state"], found["stopped"]) == ("tale", "interrupted", False)
 
 
-def test_fewer_lines_than_none_are_refused_in_one_line(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["logs", str(run.path), "--tail", "-3"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("stoker: --tail is -3. ")
+def test_stopping_a_run_tells_as_json_how_it_ended(stoker, script: Path) -> None:
+    name = json.loads(stoker("launch", script.name, "--json").stdout)["name"]
+    (line,) = stoker("stop", name, "--json").stdout.splitlines()
+    found = json.loads(line)
+    assert (found["name"], found["state"], found["stopped"]) == (name, "paused", True)
 
 
 def test_status_of_a_paused_run_says_how_to_go_on(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,3 +166,12 @@ def test_a_stop_that_waits_says_what_for_and_in_the_end_what_to_type(
 def test_a_stop_of_a_run_that_ends_soon_has_nothing_to_say(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     await_end(run)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "events", "top", "stop", "launch"])
+def test_a_run_that_is_not_there_is_answered_with_the_nearest(
+    run: RunDir, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    assert main([verb, "tail", "--runs", str(run.path.parent)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"stoker: there is no run 'tail' in {run.path.parent}. Did you mean tale?"

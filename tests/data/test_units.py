@@ -18,7 +18,7 @@ def test_units_cover_all_text_once_in_order_and_are_of_like_size(tmp_path: Path)
     units = plan(look(data))
     assert [unit.number for unit in units] == list(range(len(units)))
     assert all(SMALLEST <= unit.size < 3 * SMALLEST for unit in units[:-1])
-    text = "".join(piece.text for unit in units for piece in pieces(unit, "text", BadRecords(skip=False)))
+    text = "".join(piece.text for unit in units for _, piece in pieces(unit, "text", BadRecords(skip=False)))
     assert text == "".join(path.read_text() for path in sorted(data.iterdir()))
 
 

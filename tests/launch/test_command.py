@@ -7,7 +7,7 @@ import pytest
 from stoker.launch.backend import Facts
 from stoker.launch.command import KEEP_PAGES, submission
 from stoker.spec.errors import MissingExtra, UserError
-from stoker.spec.run import Data, On, RunSpec, Until
+from stoker.spec.run import Data, On, RunSpec, ScriptSpec, Until
 
 LAPTOP = Facts(cores=8, gpus=(), torch="2.15.0")
 GPUS = Facts(cores=16, gpus=("H100", "H100"), torch="2.15.0")
@@ -65,3 +65,16 @@ def test_a_machine_without_torch_says_how_to_get_it() -> None:
     bare = Facts(cores=2, gpus=(), torch=None)
     with pytest.raises(MissingExtra, match=r"pip install 'stoker\[train\]'"):
         submission(spec(), bare, RUN)
+
+
+def test_a_script_is_what_the_workers_run_with_its_own_use_of_memory() -> None:
+    plan = submission(ScriptSpec(script="/x/train.py", args=["--lr", "1e-3"], on=On(workers=2)), LAPTOP, RUN)
+    assert plan.argv[-5:] == ("--", sys.executable, "/x/train.py", "--lr", "1e-3")
+    assert plan.env == {"OMP_NUM_THREADS": "4"}
+
+
+def test_a_submission_says_where_secrets_are_and_not_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "open-sesame")
+    plan = submission(ScriptSpec(script="train.py", secrets={"TOKEN": "env:MINE"}), LAPTOP, RUN)
+    assert plan.secrets == {"TOKEN": "env:MINE"}
+    assert "open-sesame" not in repr(plan)

@@ -1,13 +1,17 @@
 import json
+import os
+import random
 import time
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from stoker.observe.runs import all_runs, find, view
+from stoker.observe.runs import all_runs, find, row, view
 from stoker.rundir import DataRef, Exit, RunDir
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, RunSpec, Until
+from stoker.spec.run import Data, RunSpec, ScriptSpec, Until
 
 
 def new_run(runs: Path, name: str) -> RunDir:
@@ -91,3 +95,62 @@ def test_a_loss_that_was_not_finite_is_none_and_hides_no_older_one(run: RunDir) 
     run.add_metrics({"step": 50, "time": time.time(), "loss": None, "val_loss": None, "grad_norm": None})
     seen = view(run)
     assert (seen.step, seen.loss, seen.val_loss) == (50, None, None)
+
+
+def test_runs_are_listed_in_the_order_that_they_first_started(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        new_run(tmp_path, name).add_event("world", attempt=1, workers=1, restart=0)
+    script = RunDir(tmp_path / "third")
+    script.create(ScriptSpec(name="third", script="x.py"), None)
+    first = RunDir(tmp_path / "first")
+    first.write_spec(first.any_spec())  # as a run that goes on with a changed spec does
+    os.utime(first.path / "data.json")
+    assert [run.name for run in all_runs(tmp_path)] == ["first", "second", "third"]
+
+
+def test_a_run_whose_first_event_is_torn_is_listed_all_the_same(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "torn")
+    (run.path / "events.jsonl").write_text('{"time": 17')
+    assert [one.name for one in all_runs(tmp_path)] == ["torn"]
+    assert row(run).state == "interrupted"
+
+
+def test_a_list_says_of_every_run_what_a_close_look_says(tmp_path: Path) -> None:
+    """Of many runs with long files: those that run, ended, died, were resumed, and never began."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for number in range(60):
+        long_run(new_run(tmp_path, f"run-{number}"), draw)
+    held = [draw.choice(all_runs(tmp_path)) for _ in range(5)]
+    with ExitStack() as locks:
+        for run in {run.name: run for run in held}.values():
+            locks.enter_context(run.lock())
+        for run in all_runs(tmp_path):
+            seen, metrics, events = row(run), run.metrics(), run.events()
+            assert asdict(view(run)) | asdict(seen) == asdict(view(run))
+            resumed = max((e["time"] for e in events if e["kind"] == "resumed"), default=0)
+            if metrics and resumed < metrics[-1]["time"]:
+                assert (seen.step, seen.loss) == (metrics[-1]["step"], metrics[-1]["loss"])
+            worlds = [e["workers"] for e in events if e["kind"] == "world"]
+            assert seen.workers == (worlds[-1] if worlds else None)
+            assert (seen.state == "running") is (run.name in {one.name for one in held})
+            assert (seen.seconds_left is not None) is (seen.state == "running" and bool(metrics))
+
+
+def long_run(run: RunDir, draw: random.Random) -> None:
+    now, lines = 1e9, []
+    events = []
+    for attempt in range(draw.randrange(4)):
+        events.append({"time": now, "kind": "world", "attempt": attempt, "workers": draw.randint(1, 8)})
+        events.append({"time": now, "kind": "started", "steps": 10**6, "tokens_per_step": 512})
+        if attempt:
+            events.append({"time": now, "kind": "resumed", "step": 10 * len(lines)})
+        for _ in range(draw.randrange(1, 900)):
+            now += 1
+            lines.append({"step": 10 * (len(lines) + 1), "time": now, "loss": draw.random(), "tokens_per_second": 99.0})
+            events += [{"time": now, "kind": "checkpoint", "step": 1, "seconds": 1.0}] * (draw.random() < 0.1)
+    for name, records in (("events.jsonl", events), ("metrics.jsonl", lines)):
+        (run.path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    if draw.random() < 0.5:
+        run.write_exit(Exit(state="paused", code=75, step=10 * len(lines), reason="stopped as asked"))

@@ -1,6 +1,6 @@
 import pytest
 
-from stoker.spec.units import count, duration, share
+from stoker.spec.units import count, duration, share, size
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,16 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("text", "number"), [("2%", 0.02), ("0.05%", 0.0005), ("0.3", 0.3), (0.5, 0.5)])
 def test_shares(text: object, number: float) -> None:
     assert share(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("5GB", 5 * 10**9), ("5g", 5 * 10**9), ("16 GiB", 16 * 2**30), ("1.5kb", 1500), ("700", 700)]
+)
+def test_a_size_is_in_bytes(text: str, number: int) -> None:
+    assert size(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "big", "-5GB", "5iB", "GB", "5 G B"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        size(text)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from stoker import api
+from stoker.api.opening import begin
 from stoker.rundir import RunDir
 from stoker.spec.contract import ENV_ATTEMPT
 from stoker.spec.load import load
@@ -32,7 +32,7 @@ def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     )  # tests run side by side, and threads that wait for each other's core take ten times as long
 
     def train(*words: str, code: int = 0) -> RunDir:
-        opened = api.open_run(load(None, [f"data={tokens}", *TINY, *words]).spec, runs=tmp_path / "here")
+        opened = begin(load(None, [f"data={tokens}", *TINY, *words]).spec, runs=tmp_path / "here")
         attempt = opened.run.next_attempt()
         alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, ENV_ATTEMPT: attempt}
         for name, value in {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
@@ -44,6 +44,15 @@ def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     torch.set_num_threads(threads)
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tests run side by side, and threads that wait for each other's core take ten times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

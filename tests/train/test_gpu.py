@@ -80,3 +80,17 @@ def test_on_a_gpu_the_logits_are_the_references() -> None:
     tokens = torch.randint(1000, (4, 128)).cuda()
     with torch.no_grad():
         assert torch.allclose(ours(tokens), reference(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_on_a_gpu_a_decoder_says_what_the_model_says() -> None:
+    torch.manual_seed(0)
+    model = SPEC.build(Model(layers=4, heads=4, width=256, context=64, vocab=1000, init_std=0.1)).eval().cuda()
+    rows = [torch.randint(1000, (length,)) for length in (40, 50, 30)]
+    decoder = SPEC.decoder(model, 3, 64)
+    for number, row in enumerate(rows):
+        decoder.read([number], row[None, :-10])
+    for i in range(-10, 0):
+        said = decoder.step(torch.stack([row[i] for row in rows]))
+    for row, logits in zip(rows, said, strict=True):
+        assert torch.allclose(model(row[None].cuda())[0, -1], logits, rtol=1e-3, atol=1e-3)

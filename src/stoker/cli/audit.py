@@ -3,9 +3,9 @@
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 from stoker.cli import output
+from stoker.cli.places import runs_argument
 from stoker.observe.audit import Audit
 from stoker.observe.audit import audit as prove
 from stoker.observe.runs import find
@@ -16,7 +16,7 @@ SHOWN = 10
 
 def audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (./runs)")
+    runs_argument(parser)
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 

@@ -3,15 +3,15 @@
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 
+from stoker.cli.places import runs_argument
 from stoker.launch.check import Finding
 from stoker.launch.check import check as look
 from stoker.spec import contract
 
 
 def check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (./runs)")
+    runs_argument(parser)
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 

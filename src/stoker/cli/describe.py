@@ -2,20 +2,30 @@
 
 import shlex
 
-from stoker import api
-from stoker.cli import output
+from stoker.api.opening import OpenedTraining
+from stoker.cli import events, output
+from stoker.launch import secrets
 from stoker.launch.backend import Submission
 from stoker.observe.runs import view
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import sizes
+from stoker.spec.code import is_code
 from stoker.spec.derive import micro_batches
-from stoker.spec.run import RunSpec, TrainTokenizer
+from stoker.spec.run import AnySpec, Model, ScriptSpec, TrainTokenizer
 
 Rows = list[tuple[str, str]]
+WORTH_A_LINE = ("note", "resumed", "fallback", "checkpoint failed", "skipped", "failed")
 
 
-def plan(spec: RunSpec, submission: Submission, run: RunDir) -> Rows:
+def plan(spec: AnySpec, submission: Submission, run: RunDir) -> Rows:
     """What is known before the data is looked at."""
+    if isinstance(spec, ScriptSpec):
+        return [
+            ("run", f"{run.place} ({'begun: the script starts again' if run.exists() else 'new'})"),
+            ("script", shlex.join([spec.script, *spec.args])),
+            ("workers", f"{submission.workers} on {submission.device}"),
+            *_warnings(spec),
+        ]
     batch, model = spec.batch, spec.model
     paths = spec.data.path if isinstance(spec.data.path, list) else [spec.data.path]
     count, each = 1, -(-batch.sequences // submission.workers)
@@ -23,14 +33,26 @@ def plan(spec: RunSpec, submission: Submission, run: RunDir) -> Rows:
         count, each = micro_batches(batch.sequences, world=submission.workers, most=batch.micro)
     work = f"{count} × {each} sequences each" if count > 1 else f"{each} sequence{'s' * (each != 1)} each"
     vocab = model.vocab or (spec.data.tokenizer.train if isinstance(spec.data.tokenizer, TrainTokenizer) else None)
-    size = f", {output.number(sizes.parameters(model, vocab))} parameters" if vocab else ""
     return [
-        ("run", f"{run.path} ({_fate(run)})"),
-        ("model", f"{model.family}, {model.layers} layer{'s' * (model.layers != 1)} of width {model.width}{size}"),
+        ("run", f"{run.place} ({_fate(run)})"),
+        ("model", _model(model, vocab)),
         ("data", ", ".join(paths)),
         ("batch", f"{batch.sequences} × {batch.length} = {batch.sequences * batch.length:,} tokens a step"),
         ("workers", f"{submission.workers} on {submission.device}, {work}"),
+        *_warnings(spec),
     ]
+
+
+def _warnings(spec: AnySpec) -> Rows:
+    return [("warning", text) for text in secrets.warnings(spec)]
+
+
+def _model(model: Model, vocab: int | None) -> str:
+    """The size of one that is the user's own is known when it is built."""
+    if is_code(model.family):
+        return f"{model.family}, your own"
+    size = f", {output.number(sizes.parameters(model, vocab))} parameters" if vocab else ""
+    return f"{model.family}, {model.layers} layer{'s' * (model.layers != 1)} of width {model.width}{size}"
 
 
 def _fate(run: RunDir) -> str:
@@ -40,11 +62,14 @@ def _fate(run: RunDir) -> str:
     return "begun, without a checkpoint yet" if saved is None else f"goes on from step {saved}"
 
 
-def goal(opened: api.Opened) -> Rows:
+def goal(opened: OpenedTraining) -> Rows:
     """What the data adds to the plan."""
     spec, tokens, derived = opened.spec, opened.tokens, opened.derived
     held_out = f", {output.number(tokens.validation.tokens)} held out" if tokens.validation.tokens else ""
-    parameters = output.number(sizes.parameters(spec.model, spec.model.vocab or tokens.vocab))
+    vocabulary = f"{tokens.vocab:,} tokens"
+    if not is_code(spec.model.family):
+        parameters = sizes.parameters(spec.model, spec.model.vocab or tokens.vocab)
+        vocabulary += f", so the model has {output.number(parameters)} parameters"
     end = []
     if derived.steps and derived.positions:
         epochs = f"{derived.positions / tokens.train.samples(spec.batch.length):.3g}"
@@ -55,35 +80,22 @@ def goal(opened: api.Opened) -> Rows:
         end.append(f"at most {output.duration(spec.until.time)}")
     return [
         ("tokens", f"{output.number(tokens.train.tokens)} to train on{held_out}"),
-        ("vocabulary", f"{tokens.vocab:,} tokens, so the model has {parameters} parameters"),
+        ("vocabulary", vocabulary),
         ("until", ", ".join(end)),
     ]
 
 
 def event(record: Record) -> str | None:
-    """One line for an event that is worth one."""
-    kind, step = record["kind"], record.get("step")
-    if kind == "note":
-        return output.printable(str(record["text"]))
-    if kind == "resumed":
-        return f"resumed at step {step}"
-    if kind == "fallback":
-        return f"the checkpoint of step {step} is damaged ({record['reason']}); the one before it is used"
-    if kind == "checkpoint failed":
-        return f"the checkpoint of step {step} could not be saved ({record['reason']}); training goes on"
-    if kind == "skipped":
-        return f"step {step} was skipped: its gradients were not finite"
-    if kind == "failed":
-        how = f"was killed by {record['signal']}" if record["signal"] else f"ended with code {record['code']}"
-        next_thing = "; starting again from the last checkpoint" if record["again"] else ""
-        return f"worker {record['rank']} {how}{next_thing}"
-    return None
+    """One line for an event that is worth one while a run is followed."""
+    return events.words(record) if record["kind"] in WORTH_A_LINE else None
 
 
 def ending(run: RunDir, exit: Exit, *, seconds: float) -> Rows:
     now, metrics = view(run), run.metrics()
     losses = [record["loss"] for record in metrics if "loss" in record]
-    rows = [("state", f"{exit.state} at step {now.step}: {output.printable(exit.reason)}")]
+    script = isinstance(run.any_spec(), ScriptSpec)
+    at = "" if script and not now.step else f" at step {now.step}"  # a script need not say its steps
+    rows = [("state", f"{exit.state}{at}: {output.printable(exit.reason)}")]
     if losses:
         held_out = f"; {now.val_loss:.4f} on held-out text" if now.val_loss is not None else ""
         rows.append(("loss", f"{output.measured(losses[0])} -> {output.measured(losses[-1])}{held_out}"))
@@ -92,11 +104,16 @@ def ending(run: RunDir, exit: Exit, *, seconds: float) -> Rows:
     samples = [record["text"] for record in run.events() if record["kind"] == "sample"]
     if exit.state == "done" and samples:
         rows.append(("sample", output.printable(samples[-1]).strip().replace("\n", "\n" + " " * output.INDENT)))
-    return [*rows, ("folder", str(run.path)), ("next", _next(run, exit))]
+    return [*rows, ("folder", str(run.path)), ("next", _next(run, exit, script=script))]
 
 
-def _next(run: RunDir, exit: Exit) -> str:
+def _next(run: RunDir, exit: Exit, *, script: bool) -> str:
     if exit.state == "paused":
         return exit.remedy or "run the same command again: it goes on"
     path = shlex.quote(str(run.path))
-    return f"stoker status {path}  ·  stoker audit {path}"
+    return f"stoker status {path}  ·  stoker {'logs' if script else 'audit'} {path}"
+
+
+def already_done(run: RunDir, spec: AnySpec, exit: Exit) -> str:
+    further = "Start" if isinstance(spec, ScriptSpec) else "Raise until to go on, or start"
+    return f"run '{run.name}' is done: {exit.reason}. {further} another with --new"

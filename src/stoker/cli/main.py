@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import errno
 import importlib
+import keyword
 import os
 import signal
 import sys
@@ -18,13 +19,24 @@ from stoker.spec.errors import MissingExtra, RunFailed, SavedForLater, StokerErr
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Train": {
         "train": ("stoker.cli.train", "train a model here, now; the same command again goes on"),
+        "launch": ("stoker.cli.launch", "train in the background; the run outlives the terminal"),
         "prepare": ("stoker.cli.prepare", "turn text into token shards"),
     },
     "Watch": {
+        "ps": ("stoker.cli.watch", "all runs, one line each"),
         "status": ("stoker.cli.watch", "where a run stands, or all of them"),
-        "logs": ("stoker.cli.watch", "what the workers printed"),
+        "logs": ("stoker.cli.logs", "what the workers printed"),
+        "events": ("stoker.cli.events", "what happened to a run"),
+        "top": ("stoker.cli.top", "CPU, memory and GPU of each worker"),
         "stop": ("stoker.cli.watch", "save and end a run"),
         "audit": ("stoker.cli.audit", "prove that every sample was used exactly once"),
+        "replay": ("stoker.cli.replay", "look into a step: its documents, and its loss computed anew"),
+    },
+    "Use": {
+        "generate": ("stoker.cli.generate", "write text, streamed as it comes"),
+        "eval": ("stoker.cli.evaluate", "loss and perplexity on held-out or any other text"),
+        "export": ("stoker.cli.export", "a folder that transformers loads, proven equal"),
+        "import": ("stoker.cli.importing", "a model that transformers wrote, as a run"),
     },
     "Run files": {
         "init": ("stoker.cli.spec", "write a run file for your data"),
@@ -34,10 +46,11 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Machine": {
         "check": ("stoker.cli.check", "what this machine lacks"),
+        "completion": ("stoker.cli.completion", "a script that completes verbs, options and runs in your shell"),
     },
 }
 VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
-TRAIN_PARTS = ("torch", "numpy", "pyarrow", "tokenizers", "tensorboard")
+TRAIN_PARTS = ("torch", "numpy", "pyarrow", "tokenizers", "tensorboard", "safetensors", "huggingface_hub")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +96,7 @@ def _run(argv: list[str]) -> int:
         parser = argparse.ArgumentParser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
         getattr(module, f"{verb}_arguments")(parser)
         arguments = parser.parse_intermixed_args(argv[1:])
-    code: int = getattr(module, verb)(arguments)
+    code: int = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else verb)(arguments)
     return code
 
 

@@ -1,8 +1,15 @@
-"""Numbers, times and columns as people read them. Plain text: a terminal, a pipe and a log file show the same."""
+"""Numbers, times and columns as people read them. A terminal adds colours; a pipe and a log file get plain text."""
 
-from collections.abc import Iterable, Sequence
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 
 INDENT = 14  # columns before the text of a pair
+COLOURS = {"running": 32, "done": 36, "paused": 33, "interrupted": 33, "failed": 31}  # ANSI: green, cyan, yellow, red
+CLEAR = "\x1b[H\x1b[2J"  # to the top left, and wipe the screen
 
 
 def number(value: float) -> str:
@@ -34,6 +41,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+def moment(seconds: float) -> str:
+    """Since 1970, in the time of this place: 2026-11-15 04:57:26"""
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
+
+
 def loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
@@ -53,7 +65,36 @@ def pairs(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"  {name}".ljust(INDENT) + text for name, text in rows)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, states: int | None = None) -> str:
+    """`states`: the column that holds states, which have colours of their own."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
-    return "\n".join(line.rstrip() for line in lines)
+    lines = []
+    for row in (head, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if states is not None:
+            cells[states] = painted(cells[states])
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def is_plain() -> bool:
+    """Whether what is printed ends up where control characters are noise, or somebody wants none."""
+    return not sys.stdout.isatty() or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+def painted(text: str) -> str:
+    """A state in its colour; any other text as it is."""
+    colour = COLOURS.get(text.strip())
+    return text if colour is None or is_plain() else f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def repeat(frame: Callable[[], str | None], *, seconds: float) -> None:
+    """Show it anew every `seconds`, until there is none: over the last one in a terminal, else below it."""
+    while (text := frame()) is not None:
+        print(text if is_plain() else CLEAR + text, flush=True)
+        time.sleep(seconds)
+
+
+def room() -> int | None:
+    """Lines that a terminal holds; None where nothing scrolls away."""
+    return None if is_plain() else shutil.get_terminal_size().lines

@@ -17,7 +17,10 @@ from stoker.spec.run import Data
 
 def prepare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "data", nargs="+", metavar="DATA", help="files, folders or globs of text, JSONL, JSON, CSV, Parquet"
+        "data",
+        nargs="+",
+        metavar="DATA",
+        help="files, folders or globs of text, JSONL, JSON, CSV, Parquet; or your own module:function",
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the token shards")
     parser.add_argument(
@@ -60,4 +63,4 @@ def _data(args: argparse.Namespace) -> Data:
         words.append(f"data.field={args.field}")
     if args.validation:
         words.append(f"data.validation={args.validation}")
-    return load(None, [*words, "until.steps=1"]).spec.data  # a spec has an end, and this one is not used
+    return load(None, [*words, "until.steps=1"]).training.data  # a spec has an end, and this one is not used

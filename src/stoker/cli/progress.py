@@ -1,5 +1,6 @@
 """What a terminal shows while data is prepared and a model trains; plain lines where there is no terminal."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.cli.output import duration, measured, number, size
 from stoker.data import prepare
@@ -15,6 +16,7 @@ from stoker.rundir import Record
 
 QUIET = 5.0  # seconds between two lines where there is no terminal
 PHASES = {
+    "collecting": "collecting texts",
     "reading": "reading data",
     "waiting": "waiting for another stoker that prepares the same data",
     "tokenizer": "training the tokenizer",
@@ -109,14 +111,37 @@ def preparing() -> Iterator[Callable[[prepare.Progress], None]]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=console) as progress:
-        tasks = {}
+        tasks: dict[str, TaskID] = {}
 
         def show(state: prepare.Progress) -> None:
             if state.phase not in tasks:
+                for task in tasks.values():  # what had no known end has come to it
+                    progress.update(task, total=progress.tasks[task].completed)
                 tasks[state.phase] = progress.add_task(PHASES[state.phase], total=None, text="")
-            progress.update(tasks[state.phase], completed=state.done, total=state.total, text=_prepared(state))
+            progress.update(tasks[state.phase], completed=state.done, total=state.total or None, text=_prepared(state))
 
         yield show
+
+
+@contextmanager
+def counting(doing: str, things: str) -> Iterator[Callable[[int, int], None]]:
+    """(done, of how many), on stderr: what a verb is asked for goes to stdout alone."""
+    console = Console(stderr=True)
+    if not _is_live(console):
+        last = time.monotonic()
+
+        def say(done: int, total: int) -> None:
+            nonlocal last
+            if time.monotonic() - last >= QUIET:
+                last = time.monotonic()
+                print(f"{doing}: {done:,} of {total:,} {things}", file=sys.stderr, flush=True)
+
+        yield say
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} " + things))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(doing, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 class _PrepareLines:
@@ -132,7 +157,7 @@ class _PrepareLines:
 
 
 def _prepared(state: prepare.Progress) -> str:
-    text = f"{size(state.done)} of {size(state.total)}"
+    text = f"{size(state.done)} of {size(state.total)}" if state.total else size(state.done)
     return f"{text}, {number(state.tokens)} tokens" if state.tokens else text
 
 

@@ -76,7 +76,7 @@ def init(args: Namespace) -> int:
         raise taken from None
     except OSError as e:
         raise UserError(f"cannot write {out}: {e.strerror}", remedy="Choose another place with -o FILE") from e
-    spec = load(out, []).spec
+    spec = load(out, []).training
     print(f"wrote {out}: {spec.until.steps} steps of {spec.batch.sequences} x {spec.batch.length} tokens")
     print(f"next: stoker train {shlex.quote(str(out))}")
     return 0
@@ -109,7 +109,7 @@ def _facts(preset: Preset) -> dict[str, object]:
 def _size(preset: Preset) -> int:
     if preset.kind == "model":
         return parameters(Model.model_validate(preset.document.values), GPT2_VOCAB)
-    return parameters(load(None, [f"base={preset.name}", "data=."]).spec.model, GPT2_VOCAB)
+    return parameters(load(None, [f"base={preset.name}", "data=."]).training.model, GPT2_VOCAB)
 
 
 def _as_json(key: str, loaded: Loaded) -> dict[str, object]:

@@ -1,23 +1,28 @@
 """`stoker train`: prepare, start, follow, and tell how it ended."""
 
 import argparse
+import shlex
 import signal
 import time
 from collections import deque
 from pathlib import Path
 
-from stoker import api
+from stoker.api.opening import Opened, OpenedTraining, begin, free_name
+from stoker.api.running import ending, follow, plan, start
 from stoker.cli import describe, output
 from stoker.cli.interrupts import Interrupts
-from stoker.cli.progress import Display, display, preparing
+from stoker.cli.places import runs_argument
+from stoker.cli.progress import Display, Lines, display, preparing
 from stoker.launch.backend import Running, Submission
-from stoker.observe.logs import last_lines
+from stoker.observe.logs import LogView, last_lines
 from stoker.observe.runs import RECENT, seconds_left, view
 from stoker.observe.tail import Tail
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, SavedForLater, UserError
 from stoker.spec.load import load
+from stoker.spec.run import ScriptSpec
+from stoker.storage.mirror import run_dir
 
 LOG_LINES = 15
 
@@ -26,7 +31,7 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", nargs="*", metavar="RUN.yaml key=value", help="the run file, and values that overrule it"
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (./runs)")
+    runs_argument(parser)
     parser.add_argument(
         "--new", action="store_true", help="start another run instead of going on with the one there is"
     )
@@ -34,63 +39,71 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def train(args: argparse.Namespace) -> int:
-    file, words = _file_and_words(args.words)
-    spec = load(file, words).spec
+    file, words = file_and_words(args.words, verb="train")
+    spec = load(Path(file) if file else None, words).spec
     if args.new:
-        spec = api.free_name(spec, args.runs)
+        spec = free_name(spec, args.runs)
     run = RunDir(args.runs / spec.name)
-    submission = api.plan(spec, run)
-    print(output.pairs(describe.plan(spec, submission, run)), flush=True)
+    submission = plan(spec, run)
+    print(output.pairs(describe.plan(spec, submission, run_dir(run.path))), flush=True)
     if args.dry_run:
-        print(output.pairs([("command", " ".join(submission.argv))]))
+        print(output.pairs([("command", shlex.join(submission.argv))]))
         return contract.EXIT_DONE
     with Interrupts() as interrupts:
-        watcher = _Watcher(run, interrupts)  # before anything is done, so that it sees all of it
+        script = isinstance(spec, ScriptSpec)
+        watcher = _Watcher(run, interrupts, script=script)  # before anything is done, so that it sees all of it
         with preparing() as progress:
-            opened = api.open_run(spec, runs=args.runs, progress=progress)
+            opened = begin(spec, runs=args.runs, progress=progress)
         if opened.done:
-            print(f"run '{run.name}' is done: {opened.done.reason}. Raise until to go on, or start another with --new")
+            print(describe.already_done(run, spec, opened.done))
             return contract.EXIT_DONE
-        print(output.pairs(describe.goal(opened)), flush=True)
+        if isinstance(opened, OpenedTraining):
+            print(output.pairs(describe.goal(opened)), flush=True)
         interrupts.hold()
         began = time.monotonic()
         code = _follow(opened, submission, watcher)
-        return _end(run, code, interrupts, seconds=time.monotonic() - began)
+        return end(run, code, interrupts, seconds=time.monotonic() - began)
 
 
-def _file_and_words(words: list[str]) -> tuple[Path | None, list[str]]:
+def file_and_words(words: list[str], *, verb: str) -> tuple[str | None, list[str]]:
     if not words:
-        raise UserError("train what?", remedy="Write: stoker train RUN.yaml, or let stoker init DATA write one")
+        raise UserError(f"{verb} what?", remedy=f"Write: stoker {verb} RUN.yaml, or let stoker init DATA write one")
     files = [word for word in words if "=" not in word or Path(word).is_file()]
     if len(files) > 1:
         raise UserError(f"{files[1]} is a second run file", remedy="Give one, and the rest as key=value")
-    return Path(files[0]) if files else None, [word for word in words if word not in files]
+    return files[0] if files else None, [word for word in words if word not in files]
 
 
-def _follow(opened: api.Opened, submission: Submission, watcher: "_Watcher") -> int:
+def _follow(opened: Opened, submission: Submission, watcher: "_Watcher") -> int:
     """Show what the run writes down until it has ended; returns the supervisor's exit code."""
-    running = api.submit(submission)
-    with display(steps=opened.derived.steps, step=view(opened.run).checkpoint or 0) as screen:
-        return api.follow(running, lambda: watcher.look(running, screen))
+    running = start(submission)
+    screen: Display = Lines(steps=None)
+    if isinstance(opened, OpenedTraining):
+        screen = display(steps=opened.derived.steps, step=view(opened.run).checkpoint or 0)
+    with screen:
+        return follow(running, lambda: watcher.look(running, screen))
 
 
 class _Watcher:
     """From the run's files to the screen, and from the keyboard to the run."""
 
-    def __init__(self, run: RunDir, interrupts: Interrupts) -> None:
+    def __init__(self, run: RunDir, interrupts: Interrupts, *, script: bool) -> None:
         self._events = Tail.from_now(run.path / contract.EVENTS_FILE)
         self._metrics = Tail.from_now(run.path / contract.METRICS_FILE)
         self._interrupts = interrupts
         self._passed_on = 0
         self._started: Record = {}
         self._recent: deque[Record] = deque(maxlen=RECENT)
+        self._log = _from_now(run) if script else None  # a script speaks for itself
 
     def look(self, running: Running, screen: Display) -> None:
         for event in self._events.records():
             self._started = event if event["kind"] == "started" else self._started
             if line := describe.event(event):
                 screen.note(line)
-        for record in self._metrics.records():
+        for line in self._log.lines(ended=False) if self._log else ():
+            screen.note(output.printable(line))
+        for record in self._metrics.records() if not self._log else ():
             self._recent.append(record)
             screen.step(record, left=seconds_left(self._started, self._recent, record["step"]))
         if len(self._interrupts.received) > self._passed_on:
@@ -99,11 +112,19 @@ class _Watcher:
             running.stop()
 
 
-def _end(run: RunDir, code: int, interrupts: Interrupts, *, seconds: float) -> int:
+def _from_now(run: RunDir) -> LogView:
+    """The log of the first worker, without what earlier launches printed."""
+    log = LogView(run, rank=0, tail=0 if run.log(0).exists() else None)
+    list(log.lines())
+    return log
+
+
+def end(run: RunDir, code: int, interrupts: Interrupts, *, seconds: float) -> int:
+    """Tell how it ended; the exit code, or the error that says it."""
     if interrupts.received and run.exit() is None:
         exit = Exit(state="paused", code=contract.EXIT_SAVED, step=None, reason="stopped before training began")
     else:
-        exit = api.ending(run, code)
+        exit = ending(run, code)
     if exit.state == "failed":
         raise _failure(run, exit)
     print(output.pairs(describe.ending(run, exit, seconds=seconds)), flush=True)

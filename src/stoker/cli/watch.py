@@ -1,16 +1,16 @@
-"""`stoker status`, `stoker logs`, `stoker stop`: they read the run directory, so a core install is enough."""
+"""`stoker ps`, `stoker status`, `stoker stop`: they read the run directory, so a core install is enough."""
 
 import argparse
 import json
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 from stoker.cli import output
+from stoker.cli.places import runs_argument
 from stoker.launch.local import Local
-from stoker.observe.logs import LogView, ranks
-from stoker.observe.runs import RunView, all_runs, find, view
+from stoker.observe.runs import RunRow, RunView, all_runs, find, row, view
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, UserError
@@ -18,106 +18,138 @@ from stoker.spec.errors import RunFailed, UserError
 POLL = 0.2  # seconds between two looks at the run
 WORD = 10.0  # seconds between two words of a command that waits
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes, then ends its workers
+AGAIN = 2.0  # seconds between two tables of --watch
+HEAD = ("RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "LEFT", "WORKERS", "UPDATED")
 
 
-def status_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="a run's name or folder; all runs when left out")
-    _runs_argument(parser)
+def ps_arguments(parser: argparse.ArgumentParser) -> None:
+    runs_argument(parser)
+    watch_argument(parser)
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
-def status(args: argparse.Namespace) -> int:
-    if args.run:
-        one = view(find(args.run, args.runs))
-        print(json.dumps(asdict(one)) if args.json else output.pairs(_details(one)))
+def ps(args: argparse.Namespace) -> int:
+    if args.watch is None:
+        print(_list(args))
         return contract.EXIT_DONE
-    views = [view(run) for run in all_runs(args.runs)]
-    if args.json:
-        print(json.dumps([asdict(one) for one in views]))
-    elif views:
-        print(output.table(("RUN", "STATE", "STEP", "LOSS", "VAL LOSS", "TOKENS/S", "LEFT"), [_row(v) for v in views]))
-    else:
-        print(f"no runs in {args.runs.absolute()}. Start one with: stoker train RUN.yaml")
+    output.repeat(lambda: _list(args), seconds=interval(args))
     return contract.EXIT_DONE
 
 
-def _row(one: RunView) -> tuple[str, ...]:
+def watch_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=AGAIN,
+        metavar="SECONDS",
+        help="show it again every 2 seconds, or SECONDS",
+    )
+
+
+def interval(args: argparse.Namespace) -> float:
+    if not 0 < args.watch < float("inf"):
+        raise UserError(f"--watch is {args.watch:g}", remedy="Give the seconds between two looks, such as --watch 5")
+    return float(args.watch)
+
+
+def _list(args: argparse.Namespace) -> str:
+    rows = [row(run) for run in all_runs(args.runs)]
+    if args.json:
+        return json.dumps([asdict(one) for one in rows])
+    if not rows:
+        return f"no runs in {args.runs.absolute()}. Start one with: stoker train RUN.yaml"
+    watching = getattr(args, "watch", None) is not None
+    lines = [output.moment(time.time())] if watching else []
+    room = output.room() if watching else None
+    if room is not None and len(rows) + 3 > room:  # the time, the head, and the line where the cursor stands
+        lines[0] += f"  {len(rows)} runs, the last {max(1, room - 3)} of them:"
+        rows = rows[-max(1, room - 3) :]
+    return "\n".join([*lines, output.table(HEAD, [_cells(one) for one in rows], states=1)])
+
+
+def _cells(one: RunRow) -> tuple[str, ...]:
     return (
         one.name,
         one.state,
         _steps(one),
         output.loss(one.loss),
-        output.loss(one.val_loss),
         output.number(one.tokens_per_second) if one.tokens_per_second else "-",
         output.duration(one.seconds_left) if one.seconds_left is not None else "-",
+        str(one.workers) if one.workers else "-",
+        f"{output.duration(max(0.0, time.time() - one.updated))} ago" if one.updated else "-",
     )
 
 
+def status_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run's name or folder; all runs when left out")
+    runs_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def status(args: argparse.Namespace) -> int:
+    if not args.run:
+        print(_list(args))
+        return contract.EXIT_DONE
+    one = view(find(args.run, args.runs))
+    print(json.dumps(asdict(one)) if args.json else output.pairs(_details(one)))
+    return contract.EXIT_DONE
+
+
 def _details(one: RunView) -> list[tuple[str, str]]:
-    rows = [("run", one.name), ("state", f"{one.state}: {one.reason}" if one.reason else one.state)]
+    state = output.painted(one.state)
+    rows = [("run", one.name), ("state", f"{state}: {output.printable(one.reason)}" if one.reason else state)]
     if one.remedy:
-        rows.append(("remedy", one.remedy))
+        rows.append(("remedy", output.printable(one.remedy)))
     rows += [("step", _steps(one)), ("loss", output.loss(one.loss)), ("val loss", output.loss(one.val_loss))]
     if one.tokens_per_second:
         rows.append(("speed", f"{output.number(one.tokens_per_second)} tokens/s"))
     if one.seconds_left is not None:
         rows.append(("left", output.duration(one.seconds_left)))
+    if one.workers:
+        rows.append(("workers", str(one.workers)))
     rows.append(("checkpoint", "none yet" if one.checkpoint is None else f"step {one.checkpoint}"))
     rows.append(("restarts", str(one.restarts)))
+    if one.updated:
+        rows.append(("updated", output.moment(one.updated)))
     if one.state in ("paused", "interrupted") and not one.remedy:
-        rows.append(("go on", "run the same stoker train command again"))
+        behind = f"stoker launch {shlex.quote(one.folder)}"
+        rows.append(("go on", f"run the same stoker train command again, or in the background: {behind}"))
     return [*rows, ("folder", one.folder)]
 
 
-def _steps(one: RunView) -> str:
+def _steps(one: RunRow) -> str:
     return f"{one.step} of {one.steps}" if one.steps else str(one.step)
-
-
-def logs_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run's name or folder")
-    _runs_argument(parser)
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--rank", type=int, default=0, metavar="N", help="the worker whose log to show (0)")
-    which.add_argument("--all", action="store_true", help="all workers, each line with its rank")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on showing what is added, until the run ends")
-    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each log")
-
-
-def logs(args: argparse.Namespace) -> int:
-    if args.tail is not None and args.tail < 0:
-        raise UserError(f"--tail is {args.tail}", remedy="Give the number of lines, such as --tail 20")
-    run = find(args.run, args.runs)
-    logs = LogView(run, rank=None if args.all else args.rank, tail=args.tail)
-    if not ranks(run) and not args.follow:
-        raise UserError(
-            f"run '{run.name}' has no logs yet", remedy="Its workers have not started; wait for them with -f"
-        )
-    while True:
-        live = args.follow and run.holder() is not None  # before reading: all that was written before the end is read
-        for line in logs.lines():
-            print(line, flush=args.follow)
-        if not live:
-            return contract.EXIT_DONE
-        time.sleep(POLL)
 
 
 def stop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
-    _runs_argument(parser)
+    runs_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print how it ended as JSON")
 
 
 def stop(args: argparse.Namespace) -> int:
     run = find(args.run, args.runs)
-    if not Local().stop(run):
-        print(f"run '{run.name}' is not running ({view(run).state})")
-        return contract.EXIT_DONE
-    print(f"asked run '{run.name}' to save and end …", flush=True)
-    await_end(run)
-    print(_how_it_ended(run))
+    say: Callable[[str], None] = (lambda _: None) if args.json else _say
+    stopped = Local().stop(run)
+    if stopped:
+        say(f"asked run '{run.name}' to save and end …")
+        await_end(run, say=say)
+        say(_how_it_ended(run))
+    else:
+        say(f"run '{run.name}' is not running ({view(run).state})")
+    if args.json:
+        print(json.dumps(asdict(view(run)) | {"stopped": stopped}))
     return contract.EXIT_DONE
 
 
-def await_end(run: RunDir, *, word: float = WORD, patience: float = PATIENCE) -> None:
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def await_end(
+    run: RunDir, *, word: float = WORD, patience: float = PATIENCE, say: Callable[[str], None] = _say
+) -> None:
     """Wait for a run that was asked to end, with a line every `word` seconds."""
     began, said = time.monotonic(), 0.0
     while holder := run.holder():
@@ -130,10 +162,9 @@ def await_end(run: RunDir, *, word: float = WORD, patience: float = PATIENCE) ->
             )
         if waited - said >= word:
             said = waited
-            print(
+            say(
                 f"waiting for its workers to save ({output.duration(waited)}); "
-                f"to end it without: stoker stop {shlex.quote(str(run.path))}",
-                flush=True,
+                f"to end it without: stoker stop {shlex.quote(str(run.path))}"
             )
         time.sleep(min(POLL, word))
 
@@ -143,9 +174,5 @@ def _how_it_ended(run: RunDir) -> str:
     if exit is None:
         return f"run '{run.name}' has ended without a word; its last checkpoint is of step {view(run).checkpoint}"
     at = f" at step {exit.step}" if exit.step is not None else ""
-    further = "; the same stoker train command goes on" if exit.state == "paused" else ""
-    return f"run '{run.name}' is {exit.state}{at}: {exit.reason}{further}"
-
-
-def _runs_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (./runs)")
+    further = f"; it goes on with: stoker launch {shlex.quote(str(run.path))}" if exit.state == "paused" else ""
+    return f"run '{run.name}' is {exit.state}{at}: {output.printable(exit.reason)}{further}"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from stoker.data.files import stamp_of
+from stoker.data.provenance import Trace
 from stoker.data.shards import TOKENIZER_FOLDER, Dtype, Shard
 from stoker.data.sources.document import BadRecords, Piece
 from stoker.data.tokenizer import TOKENIZER_FILE
@@ -61,14 +62,15 @@ class Advance:
 def encode(job: Job, unit: Unit) -> Iterator[Advance]:
     """Tokenise a unit, and report as it goes. A kill at any moment leaves the unit done or not begun."""
     partial = job.folder / f"{unit.number:05d}.{os.getpid()}.part"  # an orphan of a killed prepare may still be at work
-    bad, joiner = BadRecords(skip=job.skip_bad), _Joiner(job)
+    bad, trace = BadRecords(skip=job.skip_bad), Trace(unit)
+    joiner = _Joiner(job, trace)
     size = tokens = reported = 0
     try:
         with open(partial, "w+b") as file:
             for batch in _batches(pieces(unit, job.field, bad)):
                 ids = joiner.tokens(batch)
                 file.write(ids.tobytes())
-                text = sum(len(piece.text.encode()) for piece in batch)
+                text = sum(len(piece.text.encode()) for _, piece in batch)
                 size, tokens = size + text, tokens + len(ids)
                 advance = min(text, unit.size - reported)
                 reported += advance
@@ -80,6 +82,7 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
         record = UnitRecord(
             documents=joiner.documents, bytes=size, skipped=bad.skipped, train=train, validation=validation
         )
+        trace.write(job.folder, job.field)
         write_atomic(record_path(job.folder, unit), json.dumps(asdict(record)))
         yield Advance(unit.size - reported, 0)
     except UnicodeDecodeError:
@@ -109,11 +112,11 @@ def disk_error(folder: Path, error: OSError) -> UserError:
     return UserError(f"cannot write {folder}: {error.strerror}", remedy="Choose a folder that you may write to")
 
 
-def _batches(stream: Iterator[Piece]) -> Iterator[list[Piece]]:
-    batch: list[Piece] = []
+def _batches(stream: Iterator[tuple[int, Piece]]) -> Iterator[list[tuple[int, Piece]]]:
+    batch: list[tuple[int, Piece]] = []
     length = 0
-    for piece in stream:
-        batch.append(piece)
+    for part, piece in stream:
+        batch.append((part, piece))
         length += len(piece.text)
         if length >= BATCH:
             yield batch
@@ -125,25 +128,28 @@ def _batches(stream: Iterator[Piece]) -> Iterator[list[Piece]]:
 class _Joiner:
     """Turns pieces into tokens, and ends each document that has any with the end token."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, trace: Trace) -> None:
         self._tokenizer = _tokenizer(job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE)
         self._end = job.end
         self._dtype = np.dtype(job.dtype).newbyteorder("<")
         self._inside = False
+        self._trace = trace
         self.documents = 0
 
-    def tokens(self, batch: list[Piece]) -> NDArray[Any]:
+    def tokens(self, batch: list[tuple[int, Piece]]) -> NDArray[Any]:
         ids: list[int] = []
-        texts = [piece.text for piece in batch]
+        texts = [piece.text for _, piece in batch]
         # The fast call gives the same ids without character offsets, in about half the time.
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        for piece, encoding in zip(batch, encodings, strict=True):
+        for (part, piece), encoding in zip(batch, encodings, strict=True):
+            before = len(ids)
             ids += encoding.ids
             self._inside |= bool(piece.text)
             if piece.last and self._inside:
                 ids.append(self._end)
                 self.documents += 1
                 self._inside = False
+            self._trace.add(part, characters=len(piece.text), tokens=len(ids) - before)
         return np.fromiter(ids, self._dtype, len(ids))
 
 

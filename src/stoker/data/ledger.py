@@ -66,10 +66,30 @@ class AttemptLedger:
 
     def steps(self, rank: int) -> Iterator[LedgerStep]:
         """What a rank recorded, in order, read as it is asked for; a line torn by a kill is passed over."""
-        for record in read_lines(self.files[rank]):
-            if "step" in record:
-                samples = np.array(record["samples"], dtype=np.int64)
-                yield LedgerStep(step=record["step"], samples=samples, hash=record["hash"])
+        yield from filter(None, map(_parsed, self._lines(rank)))
+
+    def at(self, rank: int, step: int) -> LedgerStep | None:
+        """One step of a rank, found without parsing the others."""
+        begins = f'{{"step":{step},'
+        for line in self._lines(rank):
+            if line.startswith(begins):
+                return _parsed(line)
+        return None
+
+    def _lines(self, rank: int) -> Iterator[str]:
+        if rank in self.files:
+            with open(self.files[rank], encoding="utf-8") as file:
+                yield from file
+
+
+def _parsed(line: str) -> LedgerStep | None:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    if "step" not in record:
+        return None
+    return LedgerStep(step=record["step"], samples=np.array(record["samples"], dtype=np.int64), hash=record["hash"])
 
 
 def token_hash(tokens: NDArray[np.int64]) -> str:

@@ -43,6 +43,11 @@ def batch(
     return sample_ids(seed=seed, samples=samples, start=start, stop=stop)
 
 
+def spread(samples: int, number: int) -> NDArray[np.int64]:
+    """So many of the samples, evenly over all of them: those that every evaluation takes."""
+    return np.linspace(0, samples - 1, min(samples, number)).astype(np.int64)
+
+
 def _permute(places: NDArray[np.uint64], samples: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     bits = max(2, (samples - 1).bit_length())
     ids = _feistel(places, bits, keys)

@@ -3,16 +3,24 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar, cast
 
 from stoker.spec.errors import StokerError, UserError
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")
+# Not multiprocessing's own way to start: that imports the main module again, and with it all that a script does.
+SERVE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
+from stoker.data.pool import serve
+serve(int(sys.argv[1]))
+"""
 
 
 def run(
@@ -23,24 +31,26 @@ def run(
     environment: Mapping[str, str],
 ) -> Generator[Message]:
     """Whatever `work` yields for each task, as it comes. The first error ends all."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks that the tokenizer's threads hold
-    workers: dict[Connection, SpawnProcess] = {}
+    workers: dict[Connection, subprocess.Popen[bytes]] = {}
     try:
         for _ in range(min(processes, len(tasks))):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, work, dict(environment)), daemon=True)
-            process.start()
-            theirs.close()
-            workers[ours] = process
+            ours, theirs = multiprocessing.Pipe()
+            with theirs:
+                argv = [sys.executable, "-P", "-c", SERVE, str(theirs.fileno())]
+                workers[ours] = subprocess.Popen(
+                    argv, env=os.environ | environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                )
+            ours.send(sys.path)
+            ours.send(work)
         yield from _share_out(workers, tasks)
     finally:
         for connection, process in workers.items():
             connection.close()
             process.kill()
-            process.join()
+            process.wait()
 
 
-def _share_out(workers: dict[Connection, SpawnProcess], tasks: Sequence[Any]) -> Iterator[Any]:
+def _share_out(workers: dict[Connection, subprocess.Popen[bytes]], tasks: Sequence[Any]) -> Iterator[Any]:
     waiting, busy = list(reversed(tasks)), 0
     for connection in workers:
         connection.send(waiting.pop())
@@ -64,19 +74,20 @@ def _share_out(workers: dict[Connection, SpawnProcess], tasks: Sequence[Any]) ->
                 busy -= 1
 
 
-def _died(process: SpawnProcess) -> Exception:
-    process.join()
-    if process.exitcode != -signal.SIGKILL:
-        return RuntimeError(f"a process of prepare ended with exit code {process.exitcode}")
+def _died(process: subprocess.Popen[bytes]) -> Exception:
+    if process.wait() != -signal.SIGKILL:
+        return RuntimeError(f"a process of prepare ended with exit code {process.returncode}")
     return UserError(
         "a process of prepare was killed, most likely for lack of memory",
         remedy="Run it again with fewer --workers: it goes on where it stopped",
     )
 
 
-def _serve(connection: Connection, work: Callable[[Any], Iterator[Any]], environment: dict[str, str]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
-    os.environ.update(environment)
+def serve(descriptor: int) -> None:
+    """The other end: what a process does that `run` has started."""
+    connection = Connection(descriptor)
+    sys.path[:] = connection.recv()
+    work = connection.recv()
     while True:
         try:
             task = connection.recv()

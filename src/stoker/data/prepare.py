@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from stoker.data import pool
+from stoker.data import own, pool
 from stoker.data.encode import UNITS_FOLDER, Advance, Job, disk_error, encode, read_record, record_path
 from stoker.data.files import DataFile, discover, fingerprint
+from stoker.data.provenance import PROVENANCE_FOLDER
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index, TokenSet
 from stoker.data.sources.document import BadRecords
 from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, train
@@ -37,10 +38,11 @@ SMALL = 4 << 20  # bytes that are tokenised before other processes would have st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    phase: Literal["reading", "waiting", "tokenizer", "tokens"]
+    phase: Literal["collecting", "reading", "waiting", "tokenizer", "tokens"]
     done: int
     """Bytes of the data."""
     total: int
+    """Not known, and 0, while a function of the user's own still yields texts."""
     tokens: int = 0
 
 
@@ -64,8 +66,10 @@ def prepare(
     """Make a token set in the folder `out`, or go on with one that was interrupted there."""
     if is_prepared(data):
         raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
+    functions = own.functions(data)
     with _writing(out):
         _claim(out)
+        data = own.written_down(data, functions, out, progress=_collecting(progress))
         survey = _survey(data, cache=out / HASHES_FILE, workers=workers, progress=progress)
         return _build(data, survey, out, workers=workers, progress=progress)
 
@@ -76,12 +80,18 @@ def prepared(
     """The token set of `data`: itself if it is one, else the one in the store, made or finished now if need be."""
     if is_prepared(data) and (made := _folder(data)):
         return _open_as_asked(data, made)
+    functions = own.functions(data)
     with _writing(store):
         store.mkdir(parents=True, exist_ok=True)
+        data = own.written_down(data, functions, store, progress=_collecting(progress))
         survey = _survey(data, cache=store / HASHES_FILE, workers=workers, progress=progress)
         folder = store / survey.key
         folder.mkdir(exist_ok=True)
         return _build(data, survey, folder, workers=workers, progress=progress)
+
+
+def _collecting(progress: Callable[[Progress], None]) -> Callable[[int], None]:
+    return lambda done: progress(Progress(phase="collecting", done=done, total=0))
 
 
 def is_prepared(data: Data) -> bool:
@@ -175,10 +185,11 @@ def _begin(folder: Path, key: str) -> None:
     if begun and begun != key:
         for path in folder.glob("*.bin"):
             path.unlink()
-        for name in (UNITS_FOLDER, TOKENIZER_FOLDER):
+        for name in (UNITS_FOLDER, PROVENANCE_FOLDER, TOKENIZER_FOLDER):
             shutil.rmtree(folder / name, ignore_errors=True)
     write_atomic(plan_file, json.dumps({"key": key}))
-    (folder / UNITS_FOLDER).mkdir(exist_ok=True)
+    for name in (UNITS_FOLDER, PROVENANCE_FOLDER):
+        (folder / name).mkdir(exist_ok=True)
 
 
 def _tokenizer(
@@ -199,7 +210,7 @@ def _training_text(data: Data, units: list[Unit], progress: Callable[[Progress],
     total, done = sum(unit.size for unit in units), 0
     for unit in units:
         left = TRAINING_TEXT // len(units)
-        for piece in pieces(unit, data.field, BadRecords(skip=data.skip_bad)):
+        for _, piece in pieces(unit, data.field, BadRecords(skip=data.skip_bad)):
             yield piece.text[:left]
             left -= len(piece.text)
             if left <= 0:

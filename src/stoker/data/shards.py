@@ -1,6 +1,6 @@
 """A prepared token set: a folder of token shards, memory-mapped, and the index that says the set is whole.
 
-    index.json  train-00000.bin …  validation-00000.bin …  tokenizer/tokenizer.json
+    index.json  train-00000.bin …  validation-00000.bin …  provenance/00000.json …  tokenizer/tokenizer.json
 
 The shards of a split are one stream of tokens. index.json is written last: a folder without it is half made.
 """
@@ -8,6 +8,7 @@ The shards of a split are one stream of tokens. index.json is written last: a fo
 import hashlib
 import json
 import mmap
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -85,6 +86,7 @@ class Split:
     """One stream of tokens over several shards, read at random."""
 
     def __init__(self, folder: Path, shards: list[Shard], dtype: np.dtype[Any]) -> None:
+        self._shards = shards
         self._paths = [folder / shard.file for shard in shards]
         self._ends = np.cumsum([shard.tokens for shard in shards], dtype=np.int64)
         self._dtype = dtype
@@ -105,6 +107,16 @@ class Split:
         for row, start, shard in zip(rows, starts.tolist(), shards.tolist(), strict=True):
             self._fill(row, start, shard)
         return rows
+
+    def stretches(self, start: int, stop: int) -> Iterator[tuple[Shard, int, NDArray[Any]]]:
+        """Tokens start..stop-1, shard by shard: the shard, where in it they begin, and the tokens."""
+        number = int(np.searchsorted(self._ends, start, side="right"))
+        while start < stop:
+            tokens = self._shard(number)
+            offset = start - (int(self._ends[number]) - len(tokens))
+            found = tokens[offset : offset + stop - start]
+            yield self._shards[number], offset, found
+            start, number = start + len(found), number + 1
 
     def _fill(self, row: NDArray[np.int64], start: int, shard: int) -> None:
         filled = 0

@@ -148,7 +148,7 @@ def _fetch(name: str) -> dict[str, Path]:
     files = _download(name, local=True)
     if TOKENIZER_FILE in files or all(part in files for part in PAIR):
         return files
-    if not _reachable(constants.ENDPOINT):
+    if not reachable(constants.ENDPOINT):
         raise UserError(
             f"'{name}' is no folder here, and the hub ({constants.ENDPOINT}) cannot be reached", remedy=FORMS
         )
@@ -171,7 +171,7 @@ def _download(name: str, *, local: bool) -> dict[str, Path]:
     return files
 
 
-def _reachable(endpoint: str) -> bool:
+def reachable(endpoint: str) -> bool:
     """Asked first, because the hub's client tries five times, for half a minute, before it gives up."""
     url = urlsplit(endpoint)
     if getproxies() or url.hostname is None:

@@ -38,6 +38,8 @@ def plan(files: list[DataFile]) -> list[Unit]:
     return units
 
 
-def pieces(unit: Unit, field: str, bad: BadRecords) -> Iterator[Piece]:
-    for file, span in unit.parts:
-        yield from SOURCES[file.format].pieces(file.path, span, field, bad)
+def pieces(unit: Unit, field: str, bad: BadRecords) -> Iterator[tuple[int, Piece]]:
+    """The text of a unit, in order, each piece with the number of its part."""
+    for number, (file, span) in enumerate(unit.parts):
+        for piece in SOURCES[file.format].pieces(file.path, span, field, bad):
+            yield number, piece

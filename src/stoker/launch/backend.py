@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stoker.rundir import RunDir
-from stoker.spec.run import RunSpec
+from stoker.spec.run import AnySpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +29,8 @@ class Submission:
     argv: tuple[str, ...]
     env: dict[str, str]
     """Added to the environment of the launcher."""
+    secrets: dict[str, str]
+    """Name -> where its value comes from; the values are put into the environment when it is submitted, never here."""
 
 
 class Running(Protocol):
@@ -40,16 +42,19 @@ class Running(Protocol):
     def stop(self) -> None:
         """Ask it to save and end; asked again, it ends at once."""
 
+    def holds(self, run: RunDir) -> bool:
+        """It has begun: the run is in its hands, and in nobody else's."""
+
 
 class Backend(Protocol):
     def discover(self) -> Facts:
         """Look at the place."""
 
-    def plan(self, spec: RunSpec, facts: Facts, run: Path) -> Submission:
+    def plan(self, spec: AnySpec, facts: Facts, run: Path) -> Submission:
         """Pure."""
 
-    def submit(self, submission: Submission) -> Running:
-        """Start it."""
+    def submit(self, submission: Submission, *, detached: bool) -> Running:
+        """Start it. Detached it goes on when the submitter is gone."""
 
     def stop(self, run: RunDir) -> bool:
         """Ask a run to save and end, whoever started it. False when it does not run; idempotent."""

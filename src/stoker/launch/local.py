@@ -1,4 +1,4 @@
-"""The Backend of this machine: the supervisor is a child of the command line and dies with it."""
+"""The Backend of this machine: the supervisor is a child of the command line, and dies with it unless detached."""
 
 import os
 import signal
@@ -7,13 +7,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.launch import machine
+from stoker.launch import machine, secrets
 from stoker.launch.backend import Facts, Submission
 from stoker.launch.command import SUPERVISOR, submission
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
-from stoker.spec.run import RunSpec
+from stoker.spec.run import AnySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +26,26 @@ class LocalRunning:
     def stop(self) -> None:
         self.process.terminate()
 
+    def holds(self, run: RunDir) -> bool:
+        holder = run.holder()
+        return holder is not None and holder["pid"] == self.process.pid
+
 
 class Local:
     def discover(self) -> Facts:
         return machine.facts()
 
-    def plan(self, spec: RunSpec, facts: Facts, run: Path) -> Submission:
+    def plan(self, spec: AnySpec, facts: Facts, run: Path) -> Submission:
         return submission(spec, facts, run)
 
-    def submit(self, submission: Submission) -> LocalRunning:
+    def submit(self, submission: Submission, *, detached: bool) -> LocalRunning:
+        values = secrets.read(submission.secrets)
         log = submission.run / contract.LOGS_DIR / contract.SUPERVISOR_LOG
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             process = subprocess.Popen(
-                [*submission.argv, "--parent", str(os.getpid())],
-                env=submission.env | os.environ,  # what the user has set in the shell counts
+                submission.argv if detached else _tied(submission.argv),
+                env=submission.env | os.environ | values,  # what the user has set in the shell counts
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -54,7 +59,7 @@ class Local:
             return False
         if holder["host"] != socket.gethostname():
             raise UserError(
-                f"run '{run.name}' runs on {holder['host']}, not here", remedy=f"Run there: stoker stop {run.path}"
+                f"run '{run.name}' runs on {holder['host']}, not here", remedy=f"Run there: stoker stop {run.place}"
             )
         if not _is_supervisor(holder["pid"]):
             raise UserError(
@@ -71,6 +76,12 @@ class Local:
                 remedy="Ask its owner to stop it",
             ) from e
         return True
+
+
+def _tied(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Before the worker's own command, if it names one."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return (*argv[:at], "--parent", str(os.getpid()), *argv[at:])
 
 
 def _is_supervisor(pid: int) -> bool:

@@ -1,22 +1,28 @@
 """Runs as a reader sees them: which there are, and where each of them stands."""
 
 import difflib
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import Literal
+from typing import Any, Literal
 
-from stoker.rundir import Record, RunDir, read_lines
+from stoker.observe.tail import records_backwards
+from stoker.rundir import Record, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.storage.mirror import in_words, run_dir, run_path, runs_in
 
 State = Literal["running", "done", "paused", "failed", "interrupted"]
 RECENT = 10  # logged steps that the time left is reckoned from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunView:
+class RunRow:
+    """A run as a line of a list: only the ends of its files are read for it."""
+
     name: str
     folder: str
     state: State
@@ -27,47 +33,59 @@ class RunView:
     steps: int | None
     """None when only a time ends the run, or it has never started."""
     loss: float | None
-    val_loss: float | None
     tokens: int | None
     tokens_per_second: float | None
     seconds_left: float | None
     """While it runs."""
-    checkpoint: int | None
-    """Step of the newest whole checkpoint."""
-    restarts: int
     workers: int | None
     updated: float | None
     """When something was last written down, in seconds since 1970."""
 
 
-def view(run: RunDir) -> RunView:
-    events, records = run.events(), list(read_lines(run.path / contract.METRICS_FILE))
-    exit = run.exit()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunView(RunRow):
+    """All there is to say of one run."""
+
+    val_loss: float | None
+    checkpoint: int | None
+    """Step of the newest whole checkpoint."""
+    restarts: int
+
+
+def row(run: RunDir) -> RunRow:
     running = run.holder() is not None
-    state: State = "running" if running else exit.state if exit else "interrupted"
-    last = records[-1] if records else {}
-    started = _last(events, "started")
-    resumed = _last(events, "resumed")
-    step = max(last.get("step", 0), (exit.step or 0) if exit else 0)
-    if resumed and resumed["time"] > last.get("time", 0):
-        step = resumed["step"]
-    return RunView(
+    exit = run.exit()  # after the look at the lock: a run writes it before it lets go
+    recent = list(islice(records_backwards(run.path / contract.METRICS_FILE), RECENT))
+    event = next(records_backwards(run.path / contract.EVENTS_FILE), {})
+    logged, happened = _newest(recent[:1], "time"), _newest([event], "time")
+    of = _last_attempt(run)
+    step = max(_newest(recent, "step") or 0, (exit.step or 0) if exit else 0)
+    if of["resumed"].get("time", 0) > (logged or 0):
+        step = of["resumed"]["step"]
+    return RunRow(
         name=run.name,
         folder=str(run.path),
-        state=state,
+        state="running" if running else exit.state if exit else "interrupted",
         reason=exit.reason if exit and not running else "",
         remedy=exit.remedy if exit and not running else "",
         step=step,
-        steps=started.get("steps"),
-        loss=last.get("loss"),
-        val_loss=next((record["val_loss"] for record in reversed(records) if "val_loss" in record), None),
-        tokens=last.get("tokens"),
-        tokens_per_second=last.get("tokens_per_second"),
-        seconds_left=seconds_left(started, records[-RECENT:], step) if running else None,
+        steps=of["started"].get("steps"),
+        loss=_newest(recent, "loss"),
+        tokens=_newest(recent[:1], "tokens"),
+        tokens_per_second=_newest(recent, "tokens_per_second"),
+        seconds_left=seconds_left(of["started"], recent, step) if running else None,
+        workers=of["world"].get("workers"),
+        updated=max(logged or 0, happened or 0) or None,
+    )
+
+
+def view(run: RunDir) -> RunView:
+    evaluated = next(records_backwards(run.path / contract.METRICS_FILE, b'"val_loss"'), {})
+    return RunView(
+        **asdict(row(run)),
+        val_loss=_newest([evaluated], "val_loss"),
         checkpoint=max((saved.step for saved in run.saved()), default=None),
-        restarts=sum(event["kind"] == "failed" and event.get("again", False) for event in events),
-        workers=_last(events, "world").get("workers"),
-        updated=max((one["time"] for one in (*events[-1:], *records[-1:])), default=None),
+        restarts=sum(event["kind"] == "failed" and event.get("again", False) for event in run.events()),
     )
 
 
@@ -82,15 +100,15 @@ def seconds_left(started: Record, recent: Iterable[Record], step: int) -> float 
 
 def all_runs(folder: Path) -> list[RunDir]:
     """Oldest first."""
-    found = [RunDir(path.parent) for path in folder.glob(f"*/{contract.SPEC_FILE}")]
-    return sorted(found, key=lambda run: (run.path / contract.DATA_FILE).stat().st_mtime)
+    return sorted(runs_in(folder), key=_began)
 
 
 def find(word: str, folder: Path) -> RunDir:
     """A run by its folder, or by its name under `folder`."""
-    for path in (folder / word, Path(word)):
-        if RunDir(path).exists():
-            return RunDir(path)
+    for path in (folder / word, run_path(word)):
+        run = run_dir(path)
+        if run.exists():
+            return run
     names = [run.name for run in all_runs(folder)]
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.4)
     if near:
@@ -99,8 +117,35 @@ def find(word: str, folder: Path) -> RunDir:
         remedy = f"There are: {', '.join(names[-5:])}"
     else:
         remedy = "Start one with: stoker train RUN.yaml, or say where runs are with --runs DIR"
-    raise UserError(f"there is no run '{word}' in {folder.absolute()}", remedy=remedy)
+    raise UserError(f"there is no run '{word}' in {in_words(folder)}", remedy=remedy)
 
 
-def _last(events: list[Record], kind: str) -> Record:
-    return next((event for event in reversed(events) if event["kind"] == kind), {})
+def _newest(records: list[Record], key: str) -> Any:
+    """What was last told, of records newest first: a script tells its loss and its speed in lines of their own."""
+    value = next((record[key] for record in records if key in record), None)
+    return value if isinstance(value, (int, float)) else None
+
+
+def _last_attempt(run: RunDir) -> dict[str, Record]:
+    """The last event of each kind that tells where it stands; what a run wrote before it last started is not read."""
+    found: dict[str, Record] = {"world": {}, "started": {}, "resumed": {}}
+    marks = [f'"kind": "{kind}"'.encode() for kind in found]
+    for event in records_backwards(run.path / contract.EVENTS_FILE, *marks):
+        if not found.get(event.get("kind", ""), event):
+            found[event["kind"]] = event
+        if found["world"] and found["started"]:
+            break
+    return found
+
+
+def _began(run: RunDir) -> float:
+    """When it first started: a run that goes on with a changed spec writes spec.yaml again."""
+    try:
+        with open(run.path / contract.EVENTS_FILE, "rb") as file:
+            return float(json.loads(file.readline())["time"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # it has not started yet
+    try:
+        return (run.path / contract.SPEC_FILE).stat().st_mtime
+    except OSError:
+        return 0.0  # somebody deletes it right now

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from stoker.spec.keys import ENV, flat
-from stoker.spec.run import RunSpec
+from stoker.spec.keys import OWN_KEYS, flat
+from stoker.spec.run import AnySpec, RunSpec
 
-MAY_CHANGE = ("on", "until", "checkpoint", "log", "eval", "batch.micro", "optim.horizon")
+MAY_CHANGE = ("on", "until", "checkpoint", "log", "eval", "batch.micro", "optim.horizon", "callbacks", "secrets")
 Changes = dict[str, tuple[object, object]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Dotted key -> (old value, new value), to be shown: what a variable of `env` holds is left out."""
+    """Dotted key -> (old value, new value), to be shown: what a variable or a secret holds is left out."""
 
     allowed: Changes
     refused: Changes
@@ -19,9 +19,9 @@ class Difference:
     """Keys of `data`: they matter only when the content keys of the token sets differ: data may have moved."""
 
 
-def difference(old: RunSpec, new: RunSpec) -> Difference:
+def difference(old: AnySpec, new: AnySpec) -> Difference:
     before, after = flat(old), flat(new)
-    if new.model.vocab is None:
+    if isinstance(new, RunSpec) and isinstance(old, RunSpec) and new.model.vocab is None:
         after["model.vocab"] = before["model.vocab"]  # left out, it is what the tokenizer made it when the run began
     changed = {
         key: (_shown(key, before.get(key)), _shown(key, after.get(key)))
@@ -35,7 +35,7 @@ def difference(old: RunSpec, new: RunSpec) -> Difference:
 
 
 def _shown(key: str, value: object) -> object:
-    return "…" if key.startswith(f"{ENV}.") and value is not None else value
+    return "…" if key.startswith(tuple(f"{section}." for section in OWN_KEYS)) and value is not None else value
 
 
 def _may_change(key: str) -> bool:

@@ -22,6 +22,7 @@ LOGS_DIR: Final = "logs"
 SUPERVISOR_LOG: Final = "supervisor.log"
 TENSORBOARD_DIR: Final = "tb"
 CHECKPOINTS_DIR: Final = "checkpoints"
+EXPORT_DIR: Final = "export"
 
 CHECKPOINT_GLOB: Final = "step-" + "[0-9]" * 9  # a copy that somebody made beside it is not ours to judge or delete
 

@@ -5,15 +5,16 @@ from functools import cache
 
 from pydantic.fields import FieldInfo
 
-from stoker.spec.run import RunSpec, Section
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec, Section
 
-ENV = "env"  # the one section whose keys are the user's own
+OWN_KEYS = ("env", "secrets")  # sections whose keys are the user's own
 
 
 @cache
 def keys() -> dict[str, FieldInfo]:
     """Every key, sections before what is in them."""
-    return dict(_below(RunSpec, ""))
+    ours, theirs = dict(_below(RunSpec, "")), dict(_below(ScriptSpec, ""))
+    return ours | {key: field for key, field in theirs.items() if key not in ours}
 
 
 @cache
@@ -41,11 +42,11 @@ def nearest(key: str, among: list[str]) -> str | None:
     return whole[0] if whole else None
 
 
-def flat(spec: RunSpec) -> dict[str, object]:
+def flat(spec: AnySpec) -> dict[str, object]:
     """Every value of a spec under its dotted key."""
     found: dict[str, object] = {}
     for key in keys():
-        if key in sections():
+        if key in sections() or key.partition(".")[0] not in type(spec).model_fields:
             continue
         value: object = spec
         for word in key.split("."):

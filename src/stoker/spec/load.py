@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from stoker.spec.code import is_code
 from stoker.spec.document import KeyPath, parse_value, read_document
 from stoker.spec.errors import UserError
-from stoker.spec.keys import ENV, flat, keys, sections
+from stoker.spec.keys import OWN_KEYS, flat, keys, sections
 from stoker.spec.presets import preset
 from stoker.spec.problems import explain_problem, unknown_key
-from stoker.spec.run import RunSpec
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 SHORTHANDS = {"model": "preset", "data": "path", "objective": "kind", "on": "kind"}
 """What a section means when it is given a plain value: `model: gpt2-small`."""
@@ -30,7 +31,7 @@ SHORTHANDS = {"model": "preset", "data": "path", "objective": "kind", "on": "kin
 class Origin:
     """Where a value was said."""
 
-    kind: Literal["default", "model preset", "run preset", "file", "command line"]
+    kind: Literal["default", "model preset", "run preset", "file", "command line", "python"]
     name: str = ""
     line: int | None = None
 
@@ -49,19 +50,34 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    spec: RunSpec
+    spec: AnySpec
     said: dict[str, list[Said]]
     """Dotted key -> all that was said about it, the winner first; the default, where there is one, comes last."""
+
+    @property
+    def training(self) -> RunSpec:
+        """Where only a run of one of our models makes sense."""
+        if isinstance(self.spec, ScriptSpec):
+            raise UserError(f"{self.origins['script']}: script is not for this verb", remedy="Take it out")
+        return self.spec
 
     @property
     def origins(self) -> dict[str, Origin]:
         return {key: said[0].origin for key, said in self.said.items()}
 
 
-def load(file: Path | None, overrides: Sequence[str]) -> Loaded:
-    """The spec that a run file and `key=value` words describe; relative paths in words are relative to this folder."""
+def load(file: Path | AnySpec | None, overrides: Sequence[str]) -> Loaded:
+    """The spec that a run file, or one made in Python, and `key=value` words describe.
+
+    Relative paths in words and in what was made in Python are relative to this folder.
+    """
     words, base = _words(overrides)
-    if file is not None:
+    if isinstance(file, AnySpec):
+        layers = _base(base, Path(), Origin(kind="command line"), ()) if base else []
+        made = file.model_dump(mode="json", exclude_unset=True)
+        layers += _Layer(lambda _: Origin(kind="python"), Path()).said(made)
+        name, file = file.name, None
+    elif file is not None:
         layers = _file(file, base=base, inside=())
         name = _name_of(file)
     else:
@@ -72,10 +88,20 @@ def load(file: Path | None, overrides: Sequence[str]) -> Loaded:
         said.setdefault(one.key, []).insert(0, one)
     said.setdefault("name", []).append(Said(key="name", value=name, origin=Origin(kind="default")))
     try:
-        spec = RunSpec.model_validate(_nested({key: said[key][0].value for key in said}))
+        spec = _kind(said).model_validate(_nested({key: said[key][0].value for key in said}))
     except ValidationError as e:
         raise explain_problem(e, {key: (one[0].value, str(one[0].origin)) for key, one in said.items()}, file) from e
     return Loaded(spec=spec, said=_with_defaults(said, spec))
+
+
+def _kind(said: dict[str, list[Said]]) -> type[AnySpec]:
+    """A script or a model of ours: what belongs to the other would be of no effect."""
+    kind: type[AnySpec] = ScriptSpec if "script" in said else RunSpec
+    for key, sayings in said.items():
+        if key.partition(".")[0] not in kind.model_fields:
+            why = "a script brings its own" if kind is ScriptSpec else "there is no script to give them to"
+            raise UserError(f"{sayings[0].origin}: {key} has no effect: {why}", remedy=f"Take {key} or script out")
+    return kind
 
 
 def clean_name(name: str) -> str:
@@ -83,7 +109,7 @@ def clean_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "run"
 
 
-def _with_defaults(said: dict[str, list[Said]], spec: RunSpec) -> dict[str, list[Said]]:
+def _with_defaults(said: dict[str, list[Said]], spec: AnySpec) -> dict[str, list[Said]]:
     found: dict[str, list[Said]] = {}
     for key in flat(spec):
         found[key] = said.get(key, [])
@@ -158,8 +184,8 @@ def _words(overrides: Sequence[str]) -> tuple[list[Said], str | None]:
         path, value = tuple(key.split(".")), parse_value(text, "command line")
         known = next((n for n in range(len(path), 0, -1) if ".".join(path[:n]) in keys()), 0)
         at = ".".join(path[:known])
-        if at == ENV and len(path) > 1:
-            path, value = (ENV, key.removeprefix(f"{ENV}.")), text  # a variable is text, whatever it looks like
+        if at in OWN_KEYS and len(path) > 1:
+            path, value = (at, key.removeprefix(f"{at}.")), text  # a variable is text, whatever it looks like
         elif known and at not in sections():
             value, path = _wrap(path[known:], value), path[:known]  # data.tokenizer.train=4000
         said += layer.at(path, value)
@@ -184,9 +210,9 @@ class _Layer:
                     remedy="Write model: gpt2-small, or model: {layers: 4, heads: 4, width: 256}",
                 )
             return _preset("model", value, str(self.origin(path)))
-        if key in sections() or key == ENV:
+        if key in sections() or key in OWN_KEYS:
             return self._section(path, value)
-        if path[0] != ENV and key not in keys():
+        if path[0] not in OWN_KEYS and key not in keys():
             raise unknown_key(key, str(self.origin(path)))
         return [Said(key=key, value=self._absolute(key, value), origin=self.origin(path))]
 
@@ -194,10 +220,14 @@ class _Layer:
         key = ".".join(path)
         if value is None:
             return []  # a section with all its lines commented out
+        if key == "secrets" and isinstance(value, list):
+            value = {str(name): f"env:{name}" for name in value}
+        if key == "model" and isinstance(value, str) and is_code(value):
+            value = {"family": value}
         if not isinstance(value, dict) and key in SHORTHANDS:
             return self.at((*path, SHORTHANDS[key]), value)
         if not isinstance(value, dict):
-            example = next((k for k in keys() if k.startswith(f"{key}.")), f"{ENV}.NAME")
+            example = next((k for k in keys() if k.startswith(f"{key}.")), f"{key}.NAME")
             raise UserError(
                 f"{self.origin(path)}: {key} holds keys, it is no value of its own",
                 remedy=f"Say which one you mean, such as {example}",
@@ -209,7 +239,11 @@ class _Layer:
             return [self._absolute(key, item) for item in value]
         if not isinstance(value, str) or not value or "://" in value:
             return value
-        if key == "data.path":
+        if key.startswith("secrets.") and value.startswith("file:"):
+            return f"file:{_place(self.folder, value.removeprefix('file:'))}"
+        if key == "data.path" and is_code(value) and not os.path.exists(os.path.join(self.folder, value)):
+            return value
+        if key in ("data.path", "script"):
             return _place(self.folder, value)
         if key == "data.tokenizer":
             looks_local = value.startswith((".", "/", "~"))

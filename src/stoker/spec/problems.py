@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from stoker.spec.errors import UserError
-from stoker.spec.keys import doc, keys, nearest, sections
+from stoker.spec.keys import OWN_KEYS, doc, keys, nearest, sections
 
 EXAMPLES = {
     "data": ("data: ./books", "data=./books"),
@@ -109,7 +109,7 @@ def _part(problem: ErrorDetails, key: str) -> str:
 def _key(problem: ErrorDetails) -> str:
     """The longest known key that the location begins with: beyond it come pydantic's names for the types it tried."""
     words = [str(word) for word in problem["loc"]]
-    if words[:1] == ["env"]:
+    if words and words[0] in OWN_KEYS:
         return ".".join(words[:2])
     return next((key for n in range(len(words), 0, -1) if (key := ".".join(words[:n])) in keys()), "")
 

@@ -1,15 +1,21 @@
 """RunSpec: what a run is, section by section. The doc under a field is its help, its schema text and its reference."""
 
+from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
+from stoker.spec.code import CODE, is_code
 from stoker.spec.units import Count, Number, Seconds, Share, Text, count, duration, number, share
 
 PositiveCount = Annotated[Count, Field(gt=0)]
 Fraction = Annotated[Share, Field(ge=0, lt=1)]
 Place = Annotated[Text, Field(min_length=1)]
 ScheduleStage = tuple[PositiveCount, PositiveCount]
+Name = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Code = Annotated[Text, Field(pattern=CODE)]
+Variables = Annotated[dict[str, Text], AfterValidator(lambda v: _settable(v))]
+Secrets = Annotated[dict[str, Text], AfterValidator(lambda v: _secret_sources(v))]
 
 
 class Section(BaseModel):
@@ -17,8 +23,8 @@ class Section(BaseModel):
 
 
 class Model(Section):
-    family: Literal["gpt2"] = "gpt2"
-    """The architecture."""
+    family: Literal["gpt2"] | Code = "gpt2"
+    """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
     layers: PositiveCount = 12
     """Transformer blocks."""
     heads: PositiveCount = 12
@@ -40,7 +46,7 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
-        if self.width % self.heads:
+        if self.width % self.heads and not is_code(self.family):
             near = max(1, round(self.width / self.heads)) * self.heads
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}; set width to {near}")
         return self
@@ -53,7 +59,7 @@ class TrainTokenizer(Section):
 
 class Data(Section):
     path: Place | Annotated[list[Place], Field(min_length=1)]
-    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), or a folder of `stoker prepare`."""
+    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), a folder of `stoker prepare`, or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
     tokenizer: Text | TrainTokenizer | None = None
     """`{train: 8000}`, a folder with tokenizer.json or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
     field: Text = "text"
@@ -153,6 +159,12 @@ class Checkpoint(Section):
     ] = "auto"
     """`auto` goes on from the newest whole checkpoint; a number goes back to that step."""
 
+    def kept(self, steps: Collection[int], *, best: int | None) -> set[int]:
+        """Which checkpoints stay, of those there are. `best` is the step with the best validation loss."""
+        stay = set(sorted(steps)[-self.keep :])
+        stay |= {step for step in steps if self.keep_every and step % self.keep_every == 0}
+        return stay | ({best} if self.best and best is not None else set()) | ({0} if self.first else set())
+
 
 class On(Section):
     kind: Literal["local"] = "local"
@@ -162,7 +174,7 @@ class On(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What the workers compute on."""
     max_restarts: Annotated[Count, Field(ge=0)] = 3
-    """Crashes in a row, with no new checkpoint between them, before the run is given up."""
+    """Crashes in a row, with no new checkpoint between them, before the run is given up. When a script saves is its own affair: its count begins anew after ten minutes."""  # noqa: E501
 
 
 class Log(Section):
@@ -177,7 +189,7 @@ class Log(Section):
 
 
 class RunSpec(Section):
-    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "run"
+    name: Name = "run"
     """The run's name, and its folder's under runs/: letters, digits and . _ - after a letter or digit."""
     model: Model = Model()
     """A preset's name, or family and sizes."""
@@ -207,8 +219,12 @@ class RunSpec(Section):
     """Initial weights, order of samples and dropout follow from it."""
     log: Log = Log()
     """What is written down."""
-    env: dict[str, Text] = {}
+    callbacks: list[Code] = []
+    """Classes of your own, as `package.module:name`, that are told of every logged step, evaluation and save."""
+    env: Variables = {}
     """Environment variables of the workers: plain values, kept in spec.yaml; not for secrets."""
+    secrets: Secrets = {}
+    """Environment variables that are never written down: a list of names taken from the environment, or where each comes from: `{HF_TOKEN: env:MY_TOKEN, KEY: file:./key}`."""  # noqa: E501
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -217,11 +233,8 @@ class RunSpec(Section):
                 f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
                 f"set batch.length to {self.model.context} or less"
             )
-        for name, value in self.env.items():
-            if not name or "=" in name or "\0" in name + value:
-                raise ValueError(
-                    f"env.{name} cannot be set in an environment; give it a name without = and text without zero bytes"
-                )
+        if self.log.attention and is_code(self.model.family):
+            raise ValueError(f"log.attention cannot look into {self.model.family}; set log.attention to false")
         if self.until.patience and not (self.eval.every and self.data.validation):
             raise ValueError("until.patience needs evaluations; set eval.every and data.validation above 0")
         endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
@@ -231,6 +244,44 @@ class RunSpec(Section):
                 "set optim.horizon to a number of steps, or optim.schedule: constant"
             )
         return self
+
+
+class ScriptSpec(Section):
+    """A run of the user's own torchrun script: launched, watched and restarted like any other."""
+
+    name: Name = "run"
+    """The run's name, and its folder's under runs/: letters, digits and . _ - after a letter or digit."""
+    script: Place
+    """A Python file to run in every worker in place of our trainer, with the environment that torchrun gives."""
+    args: list[Text] = []
+    """What the script is given on its command line."""
+    on: On = On()
+    """Where it runs."""
+    env: Variables = {}
+    """Environment variables of the workers: plain values, kept in spec.yaml; not for secrets."""
+    secrets: Secrets = {}
+    """Environment variables that are never written down."""
+
+
+AnySpec = RunSpec | ScriptSpec
+
+
+def _settable(variables: dict[str, str]) -> dict[str, str]:
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(
+                f"{name!r} cannot be set in an environment; give it a name without = and text without zero bytes"
+            )
+    return variables
+
+
+def _secret_sources(secrets: dict[str, str]) -> dict[str, str]:
+    for name, source in _settable(secrets).items():
+        if not source.startswith(("env:", "file:")) or source.endswith(":"):
+            raise ValueError(
+                f"secrets.{name} does not say where it comes from; write env:NAME or file:PATH, never the secret itself"
+            )
+    return secrets
 
 
 def _steps_or_share(value: object) -> object:

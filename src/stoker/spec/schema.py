@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from stoker.spec.code import CODE
 from stoker.spec.presets import presets
-from stoker.spec.run import RunSpec
+from stoker.spec.run import RunSpec, ScriptSpec
 
 Schema = dict[str, Any]
 BOUNDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
@@ -20,10 +21,14 @@ def run_schema() -> Schema:
     models = {"type": "string", "enum": list(presets("model"))}
     sections["Model"]["properties"]["preset"] = models | {"description": "The preset whose sizes are taken."}
     keys = schema["properties"]
-    keys["model"] = _or(keys["model"], models)
+    script = ScriptSpec.model_json_schema()["properties"]
+    keys |= {name: script[name] for name in ("script", "args")}
+    keys["model"] = _or(keys["model"], models, {"type": "string", "pattern": CODE})
     keys["data"] = _or(keys["data"], {"type": "string"}, {"type": "array", "items": {"type": "string"}})
     keys["objective"] = _or(keys["objective"], {"type": "string"})
     keys["on"] = _or(keys["on"], {"type": "string"})
+    names = {"type": "array", "items": {"type": "string"}}
+    keys["secrets"] = {"description": keys["secrets"]["description"], "anyOf": [keys["secrets"], names]}
     base = {"type": "string", "description": f"A run preset ({', '.join(presets('run'))}) or another run file."}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,8 +1,12 @@
-"""Parameters, FLOPs and bytes of a model, from its numbers alone."""
+"""Parameters, FLOPs and bytes of a model, from its numbers alone.
+
+Of a model of the user's own the numbers tell little: where `counted` is asked for, it is what the module itself has.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from stoker.spec.code import is_code
 from stoker.spec.run import Model
 
 FP32 = 4
@@ -29,19 +33,21 @@ def parameters(model: Model, vocab: int) -> int:
     return embeddings + model.layers * (_block_matrices(model) + norms_and_biases) + 2 * model.width
 
 
-def flops_per_token(model: Model, vocab: int, length: int) -> int:
+def flops_per_token(model: Model, vocab: int, length: int, *, counted: int) -> int:
     """FLOPs of training on one token, forward and backward, by the convention that published MFU figures use.
 
     Six for each weight of a matrix product (the head counts, looking up an embedding does not), and 12 · layers ·
     width · length for attention over the full square of scores, though a causal kernel needs only half of it.
+    A model of the user's own counts six for each parameter.
     """
+    if is_code(model.family):
+        return 6 * counted
     weights = model.layers * _block_matrices(model) + vocab * model.width
     return 6 * weights + 12 * model.layers * model.width * length
 
 
-def state_bytes(model: Model, vocab: int) -> StateBytes:
-    number = parameters(model, vocab)
-    return StateBytes(weights=FP32 * number, gradients=FP32 * number, optimizer=2 * FP32 * number)
+def state_bytes(counted: int) -> StateBytes:
+    return StateBytes(weights=FP32 * counted, gradients=FP32 * counted, optimizer=2 * FP32 * counted)
 
 
 def activation_bytes(model: Model, vocab: int, length: int, precision: Literal["fp32", "bf16", "fp16"]) -> int:

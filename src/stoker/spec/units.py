@@ -1,4 +1,4 @@
-"""Human units: counts (10k, 2.5M), durations (90s, 2h, 1d12h) and shares (2%)."""
+"""Human units: counts (10k, 2.5M), durations (90s, 2h, 1d12h), sizes (5GB, 16GiB) and shares (2%)."""
 
 import re
 from decimal import Decimal
@@ -35,6 +35,14 @@ def duration(value: object) -> object:
     if not re.fullmatch(r"([0-9]+(\.[0-9]+)?\s*(min|[smhdw])\s*)+", text):
         raise ValueError(f"'{value}' is not a duration; write it as 90s, 45m, 2h or 1d12h")
     return sum(float(n) * SECONDS[unit] for n, _, unit in re.findall(r"([0-9]+(\.[0-9]+)?)\s*(min|[smhdw])", text))
+
+
+def size(value: str) -> int:
+    """`5GB` -> 5000000000 bytes, `1GiB` -> 1073741824. A bare number is bytes."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt]?)(i?)b?)", value.strip().lower())
+    if not found or (found[3] and not found[2]):
+        raise ValueError(f"'{value}' is not a size; write it as 500MB, 5GB or 16GiB")
+    return int(Decimal(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " "))
 
 
 def share(value: object) -> object:

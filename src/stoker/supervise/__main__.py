@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from stoker.rundir import RunDir
 from stoker.spec.contract import EXIT_USER
 from stoker.spec.errors import UserError
+from stoker.storage.sync import mirrored
 from stoker.supervise.lifeline import die_with
 from stoker.supervise.signals import Signals
 from stoker.supervise.supervisor import supervise
@@ -27,7 +29,8 @@ def main() -> int:
         if not run.exists():
             raise UserError(f"{run.path} is not a run directory", remedy="Start a run with: stoker train RUN.yaml")
         with Signals() as signals, run.lock():
-            return supervise(run, command=command, world=args.workers, signals=signals)
+            work = partial(supervise, run, command=command, world=args.workers, signals=signals)
+            return mirrored(run, work, hurry=lambda: signals.impatient)
     except UserError as e:
         print(f"stoker: {e}", file=sys.stderr)
         return EXIT_USER

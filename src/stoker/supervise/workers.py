@@ -5,18 +5,20 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.supervise.lifeline import die_with
+from stoker.supervise.logfile import LogFile
+from stoker.supervise.pump import Pump
+from stoker.supervise.redact import Redactor
 
 POLL = 0.05  # seconds between two looks at the workers
 SETTLE = 0.5  # seconds in which a culprit and its victims are taken to have ended together
 MERCY = 3.0  # between SIGTERM and SIGKILL for the peers of a dead worker: they hang in collectives
-TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +29,9 @@ class Death:
     code: int | None
     signal: str | None
     line: str
-    """The last line of its log, of this attempt."""
+    """The last that it printed."""
+    said: str
+    """The end of what it printed."""
 
     def __str__(self) -> str:
         how = f"was killed by {self.signal}" if self.signal else f"ended with code {self.code}"
@@ -35,29 +39,31 @@ class Death:
 
 
 class Workers:
-    def __init__(self, run: RunDir, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
-        self._run = run
+    def __init__(
+        self,
+        run: RunDir,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        *,
+        redact: Redactor,
+        hear: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """`hear` is given the lines that the first worker prints."""
         self._ended: dict[int, int] = {}  # rank -> return code, in the order they ended
-        self._log_starts: list[int] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        for rank, environment in enumerate(environments):
-            self._processes.append(self._start(rank, command, environment))
 
-    def _start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        parent = os.getpid()
-        path = self._run.log(rank)
-        path.parent.mkdir(exist_ok=True)
-        with open(path, "ab") as log:
-            self._log_starts.append(log.tell())
-            return subprocess.Popen(
-                command,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a terminal's Ctrl-C is for the command line alone
-                preexec_fn=lambda: die_with(parent),
-            )
+        def note(text: str) -> None:
+            with suppress(OSError):  # on a full disk the log has no room, and neither have the events
+                run.add_event("note", text=text)
+
+        self._pumps = [
+            Pump(LogFile(run.log(rank), note=note), redact, hear if rank == 0 else None)
+            for rank in range(len(environments))
+        ]
+        self._processes = [
+            _start(command, environment, pump.sink) for environment, pump in zip(environments, self._pumps, strict=True)
+        ]
+        for pump in self._pumps:
+            pump.start()
 
     def poll(self) -> dict[int, int]:
         """Return codes by rank of the workers that have ended, in the order they ended."""
@@ -93,11 +99,13 @@ class Workers:
         return True
 
     def end(self) -> None:
-        """No worker is left when this returns."""
+        """No worker is left when this returns, and all that they printed is in their logs."""
         self.terminate()
         if not self.wait(MERCY):
             self.kill()
             self.wait(float("inf"))
+        for pump in self._pumps:
+            pump.close()
 
     def fatal(self) -> Death | None:
         """A worker that said itself that trying again would not help."""
@@ -117,12 +125,28 @@ class Workers:
         if not found:
             return None
         rank, code = min(found, key=lambda item: _innocence(item[1]))
+        pump = self._pumps[rank]
+        pump.close()
         return Death(
             rank=rank,
             code=code if code >= 0 else None,
             signal=_signal_name(-code) if code < 0 else None,
-            line=_last_line(self._run.log(rank), self._log_starts[rank]),
+            line=pump.last_line,
+            said=pump.tail,
         )
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str], sink: int) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+    return subprocess.Popen(
+        command,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=sink,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # a terminal's Ctrl-C is for the command line alone
+        preexec_fn=lambda: die_with(parent),
+    )
 
 
 def environments(
@@ -170,11 +194,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
-
-
-def _last_line(log: Path, start: int) -> str:
-    with open(log, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(start, size - TAIL_BYTES))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,11 @@ class Outcome:
 
 
 class Checkpoints:
-    def __init__(self, run: RunDir, me: Ranks, plan: Checkpoint) -> None:
-        self.run, self.me, self.plan = run, me, plan
+    def __init__(
+        self, run: RunDir, me: Ranks, plan: Checkpoint, *, saved: Callable[[int], None] = lambda _step: None
+    ) -> None:
+        """`saved` is told, on the first worker, each step whose checkpoint has become whole."""
+        self.run, self.me, self.plan, self._saved = run, me, plan, saved
         # torch's collectives of one group must not be used by two threads at once: saving has a group of its own.
         group = dist.new_group(backend="gloo")
         assert isinstance(group, dist.ProcessGroup)
@@ -98,6 +102,7 @@ class Checkpoints:
         elif self.me.first:
             self.run.add_event("checkpoint", rank=0, step=step, seconds=round(outcome.seconds, 3))
             self._prune()
+            self._saved(step)
         return outcome.problem
 
     def load(self, tensors: Tensors) -> Saved | None:
@@ -107,7 +112,15 @@ class Checkpoints:
             return None
         saved = next(s for s in self.run.saved() if s.step == step)
         self._newest = saved.step
-        load(tensors, storage_reader=CheckpointReader(saved.path), process_group=self._group)
+        try:
+            load(tensors, storage_reader=CheckpointReader(saved.path), process_group=self._group)
+        except CheckpointException as e:
+            if any(isinstance(failure[0], OSError) for failure in e.failures.values()):
+                raise
+            raise UserError(
+                f"the checkpoint of step {saved.step} does not fit the model: {_reason(e)}",
+                remedy="Bring back the code that it was trained with, or start another run with --new",
+            ) from e
         return saved
 
     def close(self) -> None:
@@ -124,11 +137,11 @@ class Checkpoints:
             p for p in self.run.checkpoints.glob(contract.CHECKPOINT_GLOB) if (p / contract.MANIFEST_FILE).exists()
         ]
         for path in sorted(whole, reverse=True):
-            step, damage = int(path.name.removeprefix("step-")), _damage(path)
-            if damage is None:
+            step, problem = int(path.name.removeprefix("step-")), damage(path)
+            if problem is None:
                 return step
             _set_aside(path, "damaged")
-            self.run.add_event("fallback", rank=0, step=step, reason=damage)
+            self.run.add_event("fallback", rank=0, step=step, reason=problem)
         return None
 
     def _go_back(self, step: int) -> None:
@@ -151,29 +164,33 @@ class Checkpoints:
         began = time.monotonic()
         problem = None
         try:
-            self._write_files(self.run.checkpoint(step), tensors, manifest)
+            write_checkpoint(self.run.checkpoint(step), tensors, manifest, group=self._group, first=self.me.first)
         except (OSError, CheckpointException) as e:
             problem = _reason(e)
         problems: list[str | None] = [None] * self.me.world
         dist.all_gather_object(problems, problem, group=self._group)  # one worker's trouble is everybody's
         return Outcome(seconds=time.monotonic() - began, problem=next(filter(None, problems), None))
 
-    def _write_files(self, path: Path, tensors: Tensors, manifest: Record) -> None:
-        save(tensors, storage_writer=FileSystemWriter(path), process_group=self._group)
-        if self.me.first:
-            files = sorted(p for p in path.iterdir() if p.is_file())
-            manifest["files"] = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
-            write_json(path / contract.MANIFEST_FILE, manifest | {"seal": _seal(manifest)})
-
     def _prune(self) -> None:
         whole = self.run.saved()
         best = whole[-1].manifest["state"]["progress"]["best_step"] if whole else None
-        for saved in whole[: -self.plan.keep]:
-            kept_for_good = self.plan.keep_every and saved.step % self.plan.keep_every == 0
-            if kept_for_good or (self.plan.best and saved.step == best) or (self.plan.first and saved.step == 0):
+        stay = self.plan.kept([saved.step for saved in whole], best=best)
+        for saved in whole:
+            if saved.step in stay:
                 continue
             (saved.path / contract.MANIFEST_FILE).unlink()  # first: what is half deleted must not look whole
             shutil.rmtree(saved.path, ignore_errors=True)
+
+
+def write_checkpoint(
+    path: Path, tensors: Tensors, manifest: Record, *, group: dist.ProcessGroup | None = None, first: bool = True
+) -> None:
+    """All workers of the group write their part, and the first of them the manifest: only then is it whole."""
+    save(tensors, storage_writer=FileSystemWriter(path), process_group=group, no_dist=group is None)
+    if first:
+        files = sorted(p for p in path.iterdir() if p.is_file())
+        manifest["files"] = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
+        write_json(path / contract.MANIFEST_FILE, manifest | {"seal": _seal(manifest)})
 
 
 def _copy(tensors: Tensors) -> Tensors:
@@ -183,7 +200,8 @@ def _copy(tensors: Tensors) -> Tensors:
     }
 
 
-def _damage(path: Path) -> str | None:
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint that has a manifest, or None when it is as it was written."""
     manifest = _read_manifest(path / contract.MANIFEST_FILE)
     if manifest is None:
         return f"{contract.MANIFEST_FILE} has changed since it was written"

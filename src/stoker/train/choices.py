@@ -31,33 +31,36 @@ class Choices:
         )
 
 
-def choose(spec: RunSpec, device: Device, *, steps: int | None) -> tuple[Choices, list[str]]:
-    """The choices, and a word to the user where one of them is less than he might hope for."""
+def choose(spec: RunSpec, device: Device, *, steps: int | None, parameters: int) -> tuple[Choices, list[str]]:
+    """The choices, and a word to the user where one of them is less than he might hope for.
+
+    `parameters` are those that the model has and trains.
+    """
     precision = spec.precision
     if precision == "auto":
         precision = "bf16" if device.native_bf16 else "fp32"
-    micro = largest_micro_batch(spec, device, precision)
+    micro = largest_micro_batch(spec, device, precision, parameters=parameters)
     lacking = lacks_compiler() if spec.compile else None
-    compiled = spec.compile is True or (spec.compile == "auto" and _pays(spec, device, steps))
+    compiled = spec.compile is True or (spec.compile == "auto" and _pays(spec, device, steps, parameters))
     notes = [f"training runs without compile: {lacking}"] if lacking else []
     return Choices(precision=precision, compile=compiled and not lacking, micro=micro), notes
 
 
-def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision) -> int:
+def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision, *, parameters: int) -> int:
     if spec.batch.micro:
         return spec.batch.micro
     busy = max(1, device.micro_tokens // spec.batch.length)
-    vocab = vocabulary(spec)
-    room = ROOM * device.memory_bytes - sizes.state_bytes(spec.model, vocab).total
-    fits = int(room // sizes.activation_bytes(spec.model, vocab, spec.batch.length, precision))
+    room = ROOM * device.memory_bytes - sizes.state_bytes(parameters).total
+    fits = int(room // sizes.activation_bytes(spec.model, vocabulary(spec), spec.batch.length, precision))
     return max(1, min(busy, fits))
 
 
-def _pays(spec: RunSpec, device: Device, steps: int | None) -> bool:
+def _pays(spec: RunSpec, device: Device, steps: int | None, parameters: int) -> bool:
     if steps is None:
         return True
     tokens = steps * spec.batch.sequences * spec.batch.length
-    return tokens * sizes.flops_per_token(spec.model, vocabulary(spec), spec.batch.length) > device.compile_flops
+    each = sizes.flops_per_token(spec.model, vocabulary(spec), spec.batch.length, counted=parameters)
+    return tokens * each > device.compile_flops
 
 
 def vocabulary(spec: RunSpec) -> int:

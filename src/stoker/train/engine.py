@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from stoker.spec.run import RunSpec
@@ -13,7 +14,7 @@ from stoker.train.choices import DTYPES, Choices
 from stoker.train.devices import Device
 from stoker.train.dist import Ranks
 from stoker.train.guard import LossScale
-from stoker.train.models import model_spec
+from stoker.train.models import model_spec, weights
 from stoker.train.objectives import OBJECTIVES
 from stoker.train.optim import adamw, optimizer_tensors, set_rate
 from stoker.train.parallel import Gradients
@@ -29,7 +30,10 @@ class Engine:
         torch.manual_seed(spec.seed)  # every worker draws the same weights
         self.model = self.family.build(spec.model).to(device.torch)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = adamw(self.model.named_parameters(), spec.optim)
+        self.size = sum(p.numel() for p in self.parameters)
+        named = dict(self.model.named_parameters())
+        self._buffers = [name for name in weights(self.model) if name not in named]
+        self.optimizer = adamw(named.items(), spec.optim)
 
     def settle(self, choices: Choices, *, accumulation: int, micro: int) -> None:
         """Fix what the spec left open: known only when a checkpoint, if any, has been read."""
@@ -43,8 +47,8 @@ class Engine:
 
     def tensors(self) -> dict[str, Any]:
         """All that a checkpoint must hold, by name; loading fills them in place."""
-        named = list(self.model.named_parameters())
-        return {"model": {name: p.data for name, p in named}, "optim": optimizer_tensors(named, self.optimizer)}
+        named = self.model.named_parameters()
+        return {"model": weights(self.model), "optim": optimizer_tensors(named, self.optimizer)}
 
     def backward(self, batch: Batch, targets: int) -> tuple[Tensor, float]:
         """Sum the step's gradients over all workers. Gives this worker's part of the loss, and the gradients' norm."""
@@ -62,6 +66,7 @@ class Engine:
             (loss * (self.loss_scale.scale / targets)).backward()
             loss_sum += loss.detach()
         self.gradients.finish()
+        self._share_buffers()
         return loss_sum, float(self.gradients.norm()) / self.loss_scale.scale
 
     def apply(self, *, norm: float, rate: float) -> None:
@@ -94,7 +99,8 @@ class Engine:
     def parameter_statistics(self) -> dict[str, dict[str, float]]:
         found = {}
         for name, p in self.model.named_parameters():
-            assert p.grad is not None
+            if p.grad is None:
+                continue  # not trained
             found[name] = {
                 "parameter_mean": float(p.mean()),
                 "parameter_std": float(p.std()) if p.numel() > 1 else 0.0,
@@ -107,6 +113,15 @@ class Engine:
         if self.choices.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.torch.type, dtype=DTYPES[self.choices.precision])
+
+    def _share_buffers(self) -> None:
+        """All workers go on with those of the first: a forward may have changed them, each by its part of the batch."""
+        if not self._buffers or self.me.world == 1:
+            return
+        held = weights(self.model)
+        for name in self._buffers:
+            tensor = held[name]
+            dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def _loss(self, rows: Tensor, goals: Tensor) -> Tensor:
         return self.objective.loss(self.model, rows, goals)

@@ -4,28 +4,29 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from stoker.data import order
 from stoker.data.ledger import Ledger
 from stoker.data.shards import TokenSet
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
 from stoker.spec.derive import derive, micro_batches, share
-from stoker.spec.errors import RunFailed, SavedForLater, UserError
+from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
 from stoker.train.batches import Batch, Batches
+from stoker.train.callbacks import Callbacks
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.choices import Choices, choose, vocabulary
 from stoker.train.devices import Device
 from stoker.train.dist import Ranks, Word, agree, total
 from stoker.train.engine import Engine
+from stoker.train.generate import Settings, generate
 from stoker.train.guard import FiniteGuard, Signals
 from stoker.train.metrics import Meter, TensorBoard
 from stoker.train.optim import learning_rate
-from stoker.train.sample import sample
 
-SAMPLE_TOKENS = 80
+SAMPLE = Settings(tokens=80, past_end=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +50,9 @@ class Trainer:
         self.run, self.me, self.device, self.signals = run, me, device, signals
         self.spec = spec = run.spec()
         self.tokens = _open(run)
+        self.callbacks = Callbacks(spec.callbacks if me.first else ())
         self.engine = Engine(spec, me, device)
-        self.checkpoints = Checkpoints(run, me, spec.checkpoint)
+        self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved)
         self._begin()
         accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
         self.engine.settle(self.choices, accumulation=accumulation, micro=micro)
@@ -70,12 +72,25 @@ class Trainer:
         self.ledger = Ledger(run.ledger, attempt=me.attempt, rank=me.rank, world=me.world, start=self.state.step)
         peak = chips.peak_flops(device.chip, self.choices.precision)
         self.meter = Meter(
-            flops_per_token=sizes.flops_per_token(spec.model, vocabulary(spec), spec.batch.length),
+            flops_per_token=sizes.flops_per_token(
+                spec.model, vocabulary(spec), spec.batch.length, counted=self.engine.size
+            ),
             peak_flops=peak * me.world if peak else None,
         )
         self.tensorboard = TensorBoard(run.tensorboard) if me.first and spec.log.tensorboard else None
 
     def train(self) -> Exit:
+        try:
+            end = self._train()
+        except StokerError as e:
+            state = "paused" if isinstance(e, SavedForLater) else "failed"
+            self.callbacks.tell("ended", state, self.state.step, e.problem)
+            raise
+        self.callbacks.tell("ended", end.state, self.state.step, end.reason)
+        self._heed_callbacks()
+        return end
+
+    def _train(self) -> Exit:
         self._announce()
         began = time.monotonic()
         if self.state.step == 0 and self.spec.checkpoint.first:
@@ -86,7 +101,7 @@ class Trainer:
                 Word(
                     targets=batch.live * self.spec.batch.length,
                     stop=self.signals.asked,
-                    pause=self.me.first and self._time_is_up(began),
+                    pause=self.me.first and (self._time_is_up(began) or self.callbacks.problem is not None),
                     save=self.me.first and self.checkpoints.overdue(),
                 )
             )
@@ -99,6 +114,7 @@ class Trainer:
                 self._save()
             self.checkpoints.settle(wait=False)
         self._save_now()
+        self._heed_callbacks()
         if self.state.step and not self.state.updates:
             raise RunFailed(
                 "every step was skipped: no gradient was finite", remedy="Lower optim.lr, or set precision: bf16"
@@ -129,7 +145,7 @@ class Trainer:
             step=self.state.step,
             drawn=self.state.drawn,
         )
-        self.choices, self.notes = choose(self.spec, self.device, steps=self.derived.steps)
+        self.choices, self.notes = choose(self.spec, self.device, steps=self.derived.steps, parameters=self.engine.size)
         if saved:
             same_world = saved.manifest["world"] == self.me.world
             self.choices = self.choices.keep(Choices(**kept["choices"]), same_world=same_world)
@@ -160,13 +176,15 @@ class Trainer:
             attempt=self.me.attempt,
             world=self.me.world,
             chip=self.device.chip,
+            torch=torch.__version__,
             accumulation=self.engine.accumulation,
-            parameters=sum(p.numel() for p in self.engine.parameters),
+            parameters=self.engine.size,
             **asdict(self.derived),
             **asdict(replace(self.choices, micro=self.engine.micro)),
         )
         if self._resumed:
             self.run.add_event("resumed", rank=0, step=self.state.step, attempt=self.me.attempt)
+        self.callbacks.tell("started", self.run.path, self.spec.model_dump(mode="json"), self.state.step)
 
     # one step
 
@@ -217,6 +235,7 @@ class Trainer:
         self.run.add_metrics(record)
         if self.tensorboard:
             self.tensorboard.add(record)
+        self.callbacks.tell("step", record)
 
     def _evaluate(self, record: Record, *, scheduled: bool) -> bool:
         """Add the loss on the same held-out sequences each time; True when it is the best so far.
@@ -227,11 +246,10 @@ class Trainer:
         there = self.tokens.validation.samples(length)
         if there == 0:
             return False
-        number = min(there, self.spec.eval.sequences)
-        ids = np.linspace(0, there - 1, number).astype(np.int64)
-        mine = share(number, rank=self.me.rank, world=self.me.world)
+        ids = order.spread(there, self.spec.eval.sequences)
+        mine = share(len(ids), rank=self.me.rank, world=self.me.world)
         rows = torch.from_numpy(self.tokens.validation.read(ids[mine.start : mine.stop], length))
-        loss = total(self.engine.loss_of(rows)) / (number * length)
+        loss = total(self.engine.loss_of(rows)) / (len(ids) * length)
         if not math.isfinite(loss):
             raise RunFailed(
                 f"the validation loss is {loss} after step {self.state.step}",
@@ -243,6 +261,7 @@ class Trainer:
             self.state = replace(self.state, best_loss=loss, best_step=self.state.step, evaluations_without_gain=0)
         elif scheduled:
             self.state = replace(self.state, evaluations_without_gain=self.state.evaluations_without_gain + 1)
+        self.callbacks.tell("evaluated", self.state.step, loss, best)
         return best
 
     # saving and ending
@@ -269,8 +288,20 @@ class Trainer:
                 remedy="Make room on the disk, then run the same command again",
             )
 
+    def _heed_callbacks(self) -> None:
+        """After a save: what went wrong in one of them ends the run, and nothing is lost."""
+        if self.callbacks.problem:
+            raise RunFailed(
+                self.callbacks.problem,
+                remedy=f"Mend it and run the same command again: it goes on from step {self.state.step}",
+            )
+
+    def _tell_saved(self, step: int) -> None:
+        self.callbacks.tell("saved", step, self.run.checkpoint(step))
+
     def _pause(self, word: Word) -> Exit:
         self._save_now()
+        self._heed_callbacks()
         reason = "stopped as asked" if word.stop else "until.time is reached"
         code = contract.EXIT_SAVED if word.stop else contract.EXIT_DONE
         if self.me.first:
@@ -279,8 +310,9 @@ class Trainer:
 
     def _finish(self) -> None:
         self.engine.model.eval()
-        ids = sample(self.engine.model, start=self.tokens.end, tokens=SAMPLE_TOKENS, context=self.spec.model.context)
-        text = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json")).decode(ids)
+        tokenizer = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json"))
+        pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
+        text = "".join(piece.text for piece in pieces)
         self.run.add_event("sample", rank=0, step=self.state.step, text=text)
         self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
 

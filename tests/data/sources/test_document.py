@@ -13,7 +13,7 @@ def test_pieces_of_a_document_join_to_the_whole_and_the_last_says_so() -> None:
     draw = random.Random(seed)
     for alphabet in ("ab \n", "é漢.\r\n", "x", "\n"):
         text = "".join(draw.choices(alphabet, k=3 * PIECE + draw.randrange(PIECE)))
-        pieces = list(cut(text))
+        pieces = list(cut(text, 7))
         assert "".join(piece.text for piece in pieces) == text
         assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
         assert all(0 < len(piece.text) <= PIECE for piece in pieces)
@@ -22,7 +22,7 @@ def test_pieces_of_a_document_join_to_the_whole_and_the_last_says_so() -> None:
 def test_pieces_end_between_a_word_and_a_line_end_when_there_is_such_a_place() -> None:
     for line_end in ("\n", "\r\n"):
         text = f"some words. {{}}{line_end}a line that ends in a word{line_end}" * 10_000
-        pieces = list(cut(text))
+        pieces = list(cut(text, 7))
         assert len(pieces) > 2
         for piece, following in itertools.pairwise(pieces):
             assert piece.text[-1].isalnum()
@@ -30,7 +30,7 @@ def test_pieces_end_between_a_word_and_a_line_end_when_there_is_such_a_place() -
 
 
 def test_a_short_document_is_one_piece() -> None:
-    assert list(cut("hello")) == [("hello", True)]
+    assert list(cut("hello", 7)) == [("hello", True, 7)]
 
 
 def test_the_remedy_for_a_bad_record_holds_for_every_verb() -> None:

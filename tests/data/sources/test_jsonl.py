@@ -55,3 +55,10 @@ def test_a_line_that_is_not_utf8_is_bad(tmp_path: Path, documents) -> None:
     with pytest.raises(UserError, match="line 2: is not UTF-8 at column 11"):
         documents(tmp_path / "a.jsonl")
     assert documents(tmp_path / "a.jsonl", skip=True) == (["a"], 1)
+
+
+def test_a_byte_order_mark_moves_no_span(tmp_path: Path, documents) -> None:
+    texts = [f"line {i}" for i in range(2000)]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + "".join(json.dumps({"text": text}) + "\n" for text in texts).encode())
+    assert documents(path, target=1000) == (texts, 0)

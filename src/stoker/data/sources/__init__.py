@@ -1,4 +1,4 @@
-"""The formats that text comes in. To add one: a module with `spans` and `pieces`, and a line here."""
+"""The formats that text comes in. To add one: a module with what `Source` names, and a line here."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +10,17 @@ from stoker.data.sources.stream import COMPRESSIONS
 
 
 class Source(Protocol):
+    COUNTS: str
+    """What a place in a file is counted in: byte, line, record or row."""
+
     def spans(self, path: Path, size: int, target: int) -> list[Span]:
         """Parts of about `target` bytes that can be read by themselves; the same for the same file."""
 
     def pieces(self, path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:
         """The text of a span, in order."""
+
+    def before(self, path: Path, span: Span) -> int:
+        """How much of what it counts comes before a span."""
 
 
 SOURCES: dict[str, Source] = {"text": text, "jsonl": jsonl, "json": json_list, "csv": csv, "parquet": parquet}

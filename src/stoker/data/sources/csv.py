@@ -8,6 +8,7 @@ from typing import IO
 from stoker.data.sources.document import BadRecord, BadRecords, Piece, Span, cut
 from stoker.data.sources.stream import BOM, reading
 
+COUNTS = "line"
 LONGEST = (1 << 31) - 1  # the csv module stops at 128 KiB a field unless told
 
 
@@ -23,18 +24,23 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
         column: int | None = None
         while True:
             try:
+                line = reader.line_num + 1  # a row may take several
                 row = next(reader, None)
                 if row is None:
                     return
                 if column is None:
                     column = _column(row, field)
                 elif row:
-                    yield from cut(_text(row, column))
+                    yield from cut(_text(row, column), line)
             except (BadRecord, csv.Error) as e:
                 remedy = "Mend the line" if column is not None else "Set data.field to a column it has"
                 bad.add(f"{path}, line {reader.line_num}:", e, remedy=remedy)
                 if column is None:
                     return
+
+
+def before(path: Path, span: Span) -> int:  # noqa: ARG001 (the Source seam)
+    return 0
 
 
 def _column(header: list[str], field: str) -> int:

@@ -24,6 +24,8 @@ class Piece(NamedTuple):
     text: str
     last: bool
     """The document ends here."""
+    place: int
+    """Where in the span it is, as the source counts: its first byte, counted from 0, or its record, counted from 1."""
 
 
 class BadRecord(Exception):
@@ -63,14 +65,14 @@ def text_of(record: object, field: str) -> str:
     return text
 
 
-def cut(text: str) -> Iterator[Piece]:
+def cut(text: str, place: int) -> Iterator[Piece]:
     """A document in pieces that give the same tokens as the whole."""
     start = 0
     while len(text) - start > PIECE:
         stop = cut_point(text, start + PIECE // 2, start + PIECE)
-        yield Piece(text[start:stop], last=False)
+        yield Piece(text[start:stop], last=False, place=place)
         start = stop
-    yield Piece(text[start:], last=True)
+    yield Piece(text[start:], last=True, place=place)
 
 
 def cut_point(text: str, low: int, high: int) -> int:

@@ -9,6 +9,7 @@ from typing import IO, Any
 from stoker.data.sources.document import BadRecord, BadRecords, Piece, Span, cut, text_of
 from stoker.data.sources.stream import reading
 
+COUNTS = "record"
 LIST_KEY = "data"
 CHUNK = 1 << 18
 FORM = f'Write it as {{"{LIST_KEY}": [{{"text": …}}, …]}}; a file with one object a line is named .jsonl'
@@ -33,9 +34,13 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
                     remedy = "Mend it, or set data.field to the field that holds the text"
                     bad.add(f"{path}, record {number}:", e, remedy=remedy)
                     continue
-                yield from cut(text)
+                yield from cut(text, number)
         except BadRecord as e:  # where the next record begins is not known: the rest of the file is left out
             bad.add(f"{path}{f', record {number}' if number else ''}:", e, remedy=FORM)
+
+
+def before(path: Path, span: Span) -> int:  # noqa: ARG001 (the Source seam)
+    return 0
 
 
 class _Window:

@@ -8,6 +8,8 @@ from typing import IO
 from stoker.data.sources.document import BadRecord, BadRecords, Piece, Span, cut, text_of
 from stoker.data.sources.stream import BOM, byte_spans, is_compressed, reading
 
+COUNTS = "line"
+
 
 def spans(path: Path, size: int, target: int) -> list[Span]:
     if size < 2 * target or is_compressed(path):
@@ -24,18 +26,27 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
         for number, line in enumerate(file, 1):
             if span.stop is not None and position >= span.stop:
                 break
-            if position == 0:
+            first, position = position == 0, position + len(line)
+            if first:
                 line = line.removeprefix(BOM)
-            position += len(line)
             if line.isspace():
                 continue
             try:
                 text = text_of(_parse(line), field)
             except BadRecord as e:
-                where = f"{path}, line {_lines_before(path, span.start) + number}:"
+                where = f"{path}, line {before(path, span) + number}:"
                 bad.add(where, e, remedy="Mend the line, or set data.field to the field that holds the text")
                 continue
-            yield from cut(text)
+            yield from cut(text, number)
+
+
+def before(path: Path, span: Span) -> int:
+    lines, left = 0, span.start
+    with open(path, "rb") as file:
+        while left > 0 and (chunk := file.read(min(left, 1 << 20))):
+            lines += chunk.count(b"\n")
+            left -= len(chunk)
+    return lines
 
 
 def _parse(line: bytes) -> object:
@@ -53,12 +64,3 @@ def _line_start(file: IO[bytes], place: int) -> int:
     file.seek(place - 1)  # one before: a line that begins right here stays whole
     file.readline()
     return file.tell()
-
-
-def _lines_before(path: Path, place: int) -> int:
-    lines = 0
-    with open(path, "rb") as file:
-        while place > 0 and (chunk := file.read(min(place, 1 << 20))):
-            lines += chunk.count(b"\n")
-            place -= len(chunk)
-    return lines

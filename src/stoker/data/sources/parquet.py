@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from stoker.data.sources.document import BadRecords, Piece, Span, cut
 from stoker.spec.errors import UserError
 
+COUNTS = "row"
 ROWS = 512  # read at once
 
 
@@ -33,17 +34,23 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
             problem = f"has no column '{field}' (it has: {', '.join(columns)})"
             bad.add(str(path), problem, remedy="Set data.field to a column it has")
             return
+        place = 0
         for group in range(span.start, span.stop or file.num_row_groups):
             row = 0
             for batch in file.iter_batches(ROWS, row_groups=[group], columns=[field], use_threads=False):
                 for text in batch.column(0).to_pylist():
-                    row += 1
+                    row, place = row + 1, place + 1
                     if isinstance(text, str):
-                        yield from cut(text)
+                        yield from cut(text, place)
                     else:
                         where = f"{path}, row group {group}, row {row}:"
                         problem = f"has no text in column '{field}' but {type(text).__name__}"
                         bad.add(where, problem, remedy="Mend the row, or set data.field to the column of the text")
+
+
+def before(path: Path, span: Span) -> int:
+    with _opened(path) as file:
+        return sum(file.metadata.row_group(i).num_rows for i in range(span.start))
 
 
 @contextmanager

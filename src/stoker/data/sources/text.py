@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import IO
 
 from stoker.data.sources.document import PIECE, BadRecords, Piece, Span, cut_point
-from stoker.data.sources.stream import byte_spans, is_compressed, reading
+from stoker.data.sources.stream import BOM, byte_spans, is_compressed, reading
 
+COUNTS = "byte"
 CHUNK = 1 << 18
 WINDOW = 1 << 16  # how far from its nominal place a span may begin
 
@@ -20,7 +21,7 @@ def spans(path: Path, size: int, target: int) -> list[Span]:
 
 
 def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:  # noqa: ARG001 (the Source seam)
-    buffer = ""
+    buffer, place = "", 0
     with reading(path) as file:
         if span.start:
             file.seek(span.start)
@@ -28,9 +29,17 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
             buffer += text
             while len(buffer) > PIECE:
                 stop = cut_point(buffer, PIECE // 2, PIECE)
-                yield Piece(buffer[:stop], last=False)
+                yield Piece(buffer[:stop], last=False, place=place)
+                place += len(buffer[:stop].encode())
                 buffer = buffer[stop:]
-    yield Piece(buffer, last=span.stop is None)
+    yield Piece(buffer, last=span.stop is None, place=place)
+
+
+def before(path: Path, span: Span) -> int:
+    if span.start:
+        return span.start
+    with reading(path) as file:
+        return len(BOM) if file.read(len(BOM)) == BOM else 0
 
 
 class Checker:

@@ -7,7 +7,9 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from stoker.spec.code import is_code
 from stoker.spec.run import Model
+from stoker.train.decode import Decoder, Rereading
 
 Weights = dict[str, Tensor]
 
@@ -22,10 +24,29 @@ class ModelSpec:
     """Weights of the transformers class -> ours."""
     to_hf: Callable[[Mapping[str, Tensor]], Weights]
     """Our weights -> those of the transformers class."""
+    decoder: Callable[[nn.Module, int, int], Decoder] = Rereading
+    """(module, rows, length) -> what writes text, of `rows` rows of up to `length` tokens each."""
 
 
 MODELS = {"gpt2": "stoker.train.models.gpt2"}
+OWN = "stoker.train.models.own"
 
 
 def model_spec(family: str) -> ModelSpec:
+    if is_code(family):
+        return cast(ModelSpec, import_module(OWN).own_spec(family))
     return cast(ModelSpec, import_module(MODELS[family]).SPEC)
+
+
+def weights(model: nn.Module) -> Weights:
+    """What a checkpoint holds of a model: its parameters and lasting buffers, a shared one once, by its first name.
+
+    They are the model's own: what is written into them is in the model.
+    """
+    found: Weights = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor) and id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor.data
+    return found

@@ -4,7 +4,7 @@ Shapes: B batch, T time, H heads, D size of a head, W width, V vocabulary.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,9 @@ from stoker.train.models import ModelSpec, Weights
 # Up to this length a CPU trains faster in bf16 with the whole square of scores: torch's flash kernel spends six times
 # its forward on its backward there (14M parameters, length 256, 2 cores with AMX: 270 of 1,130 ms a step).
 PLAIN_ON_CPU = 512
+# A CPU multiplies a few rows up to twice as fast by matrices that lie the other way round. A copy of them costs a
+# moment and their memory: up to so many bytes it is made.
+LAID_OUT_ANEW = 1 << 30
 
 
 class Attention(nn.Module):
@@ -31,10 +34,18 @@ class Attention(nn.Module):
             self.scale /= layer + 1
 
     def forward(self, x_BTW: Tensor) -> Tensor:
-        q_BHTD, k_BHTD, v_BHTD = self.heads_of(x_BTW)
+        return self.attend(*self.heads_of(x_BTW))
+
+    def heads_of(self, x_BTW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        B, T, W = x_BTW.shape
+        q, k, v = self.c_attn(x_BTW).split(W, dim=2)
+        shape = (B, T, self.heads, W // self.heads)
+        return q.view(shape).transpose(1, 2), k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
+
+    def attend(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         if self.upcast:
-            with torch.autocast(x_BTW.device.type, enabled=False):
+            with torch.autocast(q_BHTD.device.type, enabled=False):
                 y_BHTD = F.scaled_dot_product_attention(
                     q_BHTD.float(), k_BHTD.float(), v_BHTD.float(), dropout_p=dropout, is_causal=True, scale=self.scale
                 ).to(v_BHTD.dtype)
@@ -44,14 +55,8 @@ class Attention(nn.Module):
             y_BHTD = F.scaled_dot_product_attention(
                 q_BHTD, k_BHTD, v_BHTD, dropout_p=dropout, is_causal=True, scale=self.scale
             )
-        y_BTW = y_BHTD.transpose(1, 2).reshape(x_BTW.shape)
+        y_BTW = y_BHTD.transpose(1, 2).flatten(2)
         return F.dropout(self.c_proj(y_BTW), self.dropout, self.training)
-
-    def heads_of(self, x_BTW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        B, T, W = x_BTW.shape
-        q, k, v = self.c_attn(x_BTW).split(W, dim=2)
-        shape = (B, T, self.heads, W // self.heads)
-        return q.view(shape).transpose(1, 2), k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
 
 
 def _faster_plain(q_BHTD: Tensor) -> bool:
@@ -123,6 +128,85 @@ class GPT2(nn.Module):
                 nn.init.normal_(p, std=shape.init_std)
 
 
+class GPT2Decoder:
+    """Keys and values of every layer, in one tensor laid out beforehand.
+
+    A step makes as few calls as it can: for one token of a small model a call costs more than its arithmetic.
+    """
+
+    def __init__(self, model: nn.Module, rows: int, length: int) -> None:
+        assert isinstance(model, GPT2)
+        self.model = model
+        blocks = [block for block in model.h if isinstance(block, Block)]
+        self.heads, self.width = blocks[0].attn.heads, model.wte.embedding_dim
+        size = self.width // self.heads
+        self.lengths = [0] * rows
+        self.cache = model.wte.weight.new_zeros(len(blocks), rows, 2, self.heads, length, size)
+        copied = sum(p.nbytes for p in model.parameters()) <= LAID_OUT_ANEW
+        self.head = _sideways(model.wte.weight, copied=copied)
+        self.layers = [
+            (block.attn.scale, *(_sideways(p, copied=copied) if p.dim() == 2 else p for p in block.parameters()))
+            for block in blocks
+        ]
+
+    @torch.inference_mode()
+    def read(self, rows: Sequence[int], tokens_RT: Tensor) -> None:
+        T = tokens_RT.shape[1]
+        for row in rows:
+            self.lengths[row] = T
+        if T == 0:
+            return
+        places = list(rows)
+        x_RTW = self.model.embed(tokens_RT.to(self.cache.device))
+        for block, kept_B2HLD in zip(self.model.h, self.cache, strict=True):
+            assert isinstance(block, Block)
+            q_RHTD, k_RHTD, v_RHTD = block.attn.heads_of(block.ln_1(x_RTW))
+            kept_B2HLD[places, 0, :, :T] = k_RHTD
+            kept_B2HLD[places, 1, :, :T] = v_RHTD
+            x_RTW = x_RTW + block.attn.attend(q_RHTD, k_RHTD, v_RHTD)
+            x_RTW = x_RTW + block.mlp(block.ln_2(x_RTW))
+
+    @torch.inference_mode()
+    def step(self, tokens_B: Tensor) -> Tensor:
+        B, H, W, longest = len(self.lengths), self.heads, (self.width,), max(self.lengths)
+        x_BW, places, mask = self._embed(tokens_B, longest)
+        seen = self.cache[:, :, :, :, : longest + 1]
+        new = self.cache[:, :, :, :, longest : longest + 1].unbind()
+        for i, (layer, k_BHLD, v_BHLD) in enumerate(zip(self.layers, seen[:, :, 0], seen[:, :, 1], strict=True)):
+            scale, g1, b1, w_qkv, b_qkv, w_out, b_out, g2, b2, w_up, b_up, w_down, b_down = layer
+            qkv_B3H1D = torch.addmm(b_qkv, torch.layer_norm(x_BW, W, g1, b1), w_qkv).view(B, 3, H, 1, -1)
+            if places is None:
+                new[i].copy_(qkv_B3H1D[:, 1:])
+            else:
+                self.cache[i, places[0], :, :, places[1]] = qkv_B3H1D[:, 1:, :, 0]
+            y_BH1D = F.scaled_dot_product_attention(qkv_B3H1D[:, 0], k_BHLD, v_BHLD, mask, scale=scale)
+            x_BW = x_BW + torch.addmm(b_out, y_BH1D.reshape(B, -1), w_out)
+            hidden = F.gelu(torch.addmm(b_up, torch.layer_norm(x_BW, W, g2, b2), w_up), approximate="tanh")
+            x_BW = x_BW + torch.addmm(b_down, hidden, w_down)
+        self.lengths = [length + 1 for length in self.lengths]
+        return torch.mm(self.model.ln_f(x_BW), self.head)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.cache = self.cache[:, list(rows)]
+        self.lengths = [self.lengths[row] for row in rows]
+
+    def _embed(self, tokens_B: Tensor, longest: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Tensor | None]:
+        """And, where rows differ in length: the place of each row's token, and what hides the places after it."""
+        device, words, positions = self.cache.device, self.model.wte.weight, self.model.wpe.weight
+        x_BW = F.embedding(tokens_B.to(device), words)
+        if min(self.lengths) == longest:
+            return x_BW + positions[longest], None, None
+        lengths_B = torch.tensor(self.lengths, device=device)
+        later_BL = torch.arange(longest + 1, device=device) > lengths_B[:, None]
+        mask = torch.zeros(later_BL.shape, device=device).masked_fill_(later_BL, -math.inf)[:, None, None]
+        return x_BW + F.embedding(lengths_B, positions), (torch.arange(len(lengths_B), device=device), lengths_B), mask
+
+
+def _sideways(weight: Tensor, *, copied: bool) -> Tensor:
+    turned = weight.detach().t()
+    return turned.contiguous() if copied and weight.device.type == "cpu" else turned
+
+
 def build(shape: Model) -> nn.Module:
     return GPT2(shape)
 
@@ -166,4 +250,4 @@ def _transposed(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-SPEC = ModelSpec(build=build, attention_extremes=attention_extremes, from_hf=from_hf, to_hf=to_hf)
+SPEC = ModelSpec(build=build, decoder=GPT2Decoder, attention_extremes=attention_extremes, from_hf=from_hf, to_hf=to_hf)

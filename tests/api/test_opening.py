@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.api import free_name, open_run
+from stoker.api.opening import begin, free_name
 from stoker.rundir import Exit, RunDir
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
@@ -30,7 +30,7 @@ def spec(book: Path, *words: str) -> RunSpec:
 
 
 def test_a_new_run_holds_its_spec_its_data_and_its_tokenizer(tmp_path: Path, book: Path) -> None:
-    opened = open_run(spec(book), runs=tmp_path / "runs")
+    opened = begin(spec(book), runs=tmp_path / "runs")
     run = RunDir(tmp_path / "runs" / "tale")
     assert opened.run.path == run.path
     assert run.spec().model.vocab == opened.tokens.vocab
@@ -42,25 +42,25 @@ def test_a_new_run_holds_its_spec_its_data_and_its_tokenizer(tmp_path: Path, boo
 
 
 def test_the_same_spec_again_opens_the_same_run(tmp_path: Path, book: Path) -> None:
-    first = open_run(spec(book), runs=tmp_path)
-    again = open_run(spec(book), runs=tmp_path)
+    first = begin(spec(book), runs=tmp_path)
+    again = begin(spec(book), runs=tmp_path)
     assert again.run.path == first.run.path
     assert again.tokens.path == first.tokens.path
     assert again.run.events() == []
 
 
 def test_what_may_change_is_changed_and_journaled(tmp_path: Path, book: Path) -> None:
-    open_run(spec(book), runs=tmp_path)
-    run = open_run(spec(book, "until.steps=20", "on.workers=2"), runs=tmp_path).run
+    begin(spec(book), runs=tmp_path)
+    run = begin(spec(book, "until.steps=20", "on.workers=2"), runs=tmp_path).run
     assert (run.spec().until.steps, run.spec().on.workers) == (20, 2)
     (event,) = run.events()
     assert (event["kind"], event["changes"]) == ("changed", {"until.steps": [10, 20], "on.workers": ["auto", 2]})
 
 
 def test_what_makes_another_run_is_refused_and_shown(tmp_path: Path, book: Path) -> None:
-    run = open_run(spec(book), runs=tmp_path).run
+    run = begin(spec(book), runs=tmp_path).run
     with pytest.raises(UserError) as caught:
-        open_run(spec(book, "optim.lr=1e-3", "seed=7", "until.steps=99"), runs=tmp_path)
+        begin(spec(book, "optim.lr=1e-3", "seed=7", "until.steps=99"), runs=tmp_path)
     assert "optim.lr: 0.0006 -> 0.001" in caught.value.problem
     assert "seed: 0 -> 7" in caught.value.problem
     assert "--new" in caught.value.remedy
@@ -68,33 +68,33 @@ def test_what_makes_another_run_is_refused_and_shown(tmp_path: Path, book: Path)
 
 
 def test_data_that_has_changed_is_refused(tmp_path: Path, book: Path) -> None:
-    open_run(spec(book), runs=tmp_path)
+    begin(spec(book), runs=tmp_path)
     book.write_text(book.read_text() + "The end.\n")
     with pytest.raises(UserError, match="what they hold now"):
-        open_run(spec(book), runs=tmp_path)
+        begin(spec(book), runs=tmp_path)
 
 
 def test_the_same_data_at_another_place_is_the_same_data(tmp_path: Path, book: Path) -> None:
-    open_run(spec(book), runs=tmp_path)
+    begin(spec(book), runs=tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     moved = book.rename(elsewhere / book.name)
-    assert open_run(spec(moved), runs=tmp_path).run.name == "tale"
+    assert begin(spec(moved), runs=tmp_path).run.name == "tale"
 
 
 def test_a_run_that_is_done_stays_done_until_its_end_is_put_off(tmp_path: Path, book: Path) -> None:
-    run = open_run(spec(book), runs=tmp_path).run
+    run = begin(spec(book), runs=tmp_path).run
     run.write_exit(Exit(state="done", code=0, step=10, reason="all 10 steps are done"))
-    assert open_run(spec(book), runs=tmp_path).done == run.exit()
-    assert open_run(spec(book, "until.steps=5"), runs=tmp_path).done is not None
-    assert open_run(spec(book, "until.steps=20"), runs=tmp_path).done is None
+    assert begin(spec(book), runs=tmp_path).done == run.exit()
+    assert begin(spec(book, "until.steps=5"), runs=tmp_path).done is not None
+    assert begin(spec(book, "until.steps=20"), runs=tmp_path).done is None
     assert run.exit() is None
 
 
 def test_a_done_run_that_is_sent_back_is_not_done(tmp_path: Path, book: Path) -> None:
-    run = open_run(spec(book), runs=tmp_path).run
+    run = begin(spec(book), runs=tmp_path).run
     run.write_exit(Exit(state="done", code=0, step=10, reason=""))
-    assert open_run(spec(book, "checkpoint.resume=5"), runs=tmp_path).done is None
+    assert begin(spec(book, "checkpoint.resume=5"), runs=tmp_path).done is None
 
 
 def test_another_run_gets_the_next_free_name(tmp_path: Path, book: Path) -> None:
@@ -102,35 +102,35 @@ def test_another_run_gets_the_next_free_name(tmp_path: Path, book: Path) -> None
     for name in ("tale", "tale-2"):
         asked = free_name(spec(book), tmp_path)
         assert asked.name == name
-        open_run(asked, runs=tmp_path)
+        begin(asked, runs=tmp_path)
     assert free_name(spec(book), tmp_path).name == "tale-3"
 
 
 def test_data_shorter_than_one_batch_is_refused_with_both_numbers(tmp_path: Path, book: Path) -> None:
     with pytest.raises(UserError, match=r"the data has \d+ tokens, less than one batch of 4000 × 32 = 128000"):
-        open_run(spec(book, "batch.sequences=4000"), runs=tmp_path)
+        begin(spec(book, "batch.sequences=4000"), runs=tmp_path)
     assert not RunDir(tmp_path / "tale").exists()
 
 
 def test_a_vocabulary_may_be_padded_but_not_differ(tmp_path: Path, book: Path) -> None:
     with pytest.raises(UserError, match=r"model.vocab is 280, but the tokenizer has 300 tokens"):
-        open_run(spec(book, "model.vocab=280"), runs=tmp_path)
+        begin(spec(book, "model.vocab=280"), runs=tmp_path)
     with pytest.raises(UserError, match=r"set it from 300 to 384"):
-        open_run(spec(book, "model.vocab=50257"), runs=tmp_path)
-    assert open_run(spec(book, "model.vocab=384"), runs=tmp_path).spec.model.vocab == 384
+        begin(spec(book, "model.vocab=50257"), runs=tmp_path)
+    assert begin(spec(book, "model.vocab=384"), runs=tmp_path).spec.model.vocab == 384
 
 
 def test_a_run_that_is_being_written_is_not_touched(tmp_path: Path, book: Path) -> None:
-    run = open_run(spec(book), runs=tmp_path).run
+    run = begin(spec(book), runs=tmp_path).run
     with run.lock(), pytest.raises(UserError, match="is being written by process"):
-        open_run(spec(book, "until.steps=20"), runs=tmp_path)
+        begin(spec(book, "until.steps=20"), runs=tmp_path)
     assert run.spec().until.steps == 10
 
 
 def test_a_place_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path, book: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(UserError, match="runs"):
-        open_run(spec(book), runs=tmp_path / "runs")
+        begin(spec(book), runs=tmp_path / "runs")
 
 
 @pytest.mark.parametrize("word", [".", "*", "**/*.jsonl", "*/*/*.yaml"])
@@ -139,7 +139,7 @@ def test_a_run_that_would_become_its_own_data_is_refused_before_it_begins(
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
     with pytest.raises(UserError, match="lies inside its data") as caught:
-        open_run(spec(book, f"data={tmp_path}/{word}"), runs=tmp_path / "runs")
+        begin(spec(book, f"data={tmp_path}/{word}"), runs=tmp_path / "runs")
     assert "--runs DIR" in caught.value.remedy
     assert "more narrowly" in caught.value.remedy
     assert not (tmp_path / "runs").exists()
@@ -150,21 +150,21 @@ def test_runs_beside_the_data_or_hidden_in_it_go_on(tmp_path: Path, book: Path) 
         (tmp_path / "books").mkdir(exist_ok=True)
         (tmp_path / "books" / "b.txt").write_text(book.read_text())
         words = (f"data={tmp_path}/{word}", f"name=tale-{number}")
-        first = open_run(spec(book, *words), runs=tmp_path / runs)
-        assert open_run(spec(book, *words), runs=tmp_path / runs).tokens.path == first.tokens.path
+        first = begin(spec(book, *words), runs=tmp_path / runs)
+        assert begin(spec(book, *words), runs=tmp_path / runs).tokens.path == first.tokens.path
         shutil.rmtree(tmp_path / runs)
 
 
 def test_a_run_goes_on_with_its_tokens_when_the_text_is_gone_and_says_so(tmp_path: Path, book: Path) -> None:
-    first = open_run(spec(book), runs=tmp_path)
+    first = begin(spec(book), runs=tmp_path)
     book.unlink()
-    again = open_run(spec(book, "until.steps=20"), runs=tmp_path)
+    again = begin(spec(book, "until.steps=20"), runs=tmp_path)
     assert (again.tokens.path, again.tokens.key) == (first.tokens.path, first.tokens.key)
     note = again.run.events()[-1]
     assert note["kind"] == "note"
     assert note["text"].startswith(f"{book} is gone: the run goes on with the tokens made of it")
     again.run.write_exit(Exit(state="done", code=0, step=20, reason="all 20 steps are done"))
-    assert open_run(spec(book, "until.steps=20"), runs=tmp_path).done
+    assert begin(spec(book, "until.steps=20"), runs=tmp_path).done
     assert again.run.events()[-1] == note, "what is done does not go on"
 
 
@@ -173,30 +173,30 @@ def test_a_folder_or_glob_that_is_gone_is_text_that_is_gone(tmp_path: Path, book
     folder.mkdir()
     book.rename(folder / "a.txt")
     words = (f"data.path=[{folder}, '{folder}/*.txt']",)
-    first = open_run(spec(book, *words), runs=tmp_path / "runs")
+    first = begin(spec(book, *words), runs=tmp_path / "runs")
     folder.rename(tmp_path / "elsewhere")
-    assert open_run(spec(book, *words), runs=tmp_path / "runs").tokens.key == first.tokens.key
+    assert begin(spec(book, *words), runs=tmp_path / "runs").tokens.key == first.tokens.key
 
 
 def test_text_that_is_gone_in_part_or_named_anew_stops_the_run_as_before(tmp_path: Path, book: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text(book.read_text())
     both = (f"data.path=[{book}, {other}]",)
-    run = open_run(spec(book, *both), runs=tmp_path / "runs").run
+    run = begin(spec(book, *both), runs=tmp_path / "runs").run
     other.unlink()
     with pytest.raises(UserError, match=r"other\.txt does not exist"):
-        open_run(spec(book, *both), runs=tmp_path / "runs")
+        begin(spec(book, *both), runs=tmp_path / "runs")
     book.unlink()
     with pytest.raises(UserError, match="does not exist"):
-        open_run(spec(book, *both, "data.validation=2%"), runs=tmp_path / "runs")
+        begin(spec(book, *both, "data.validation=2%"), runs=tmp_path / "runs")
     shutil.rmtree(run.data().shards)
     with pytest.raises(UserError, match="does not exist"):
-        open_run(spec(book, *both), runs=tmp_path / "runs")
+        begin(spec(book, *both), runs=tmp_path / "runs")
     assert run.events() == []
 
 
 def test_what_a_variable_of_the_environment_holds_is_in_no_message(tmp_path: Path, book: Path) -> None:
-    open_run(spec(book, "env.KEY=hunter2"), runs=tmp_path)
+    begin(spec(book, "env.KEY=hunter2"), runs=tmp_path)
     with pytest.raises(UserError) as caught:
-        open_run(spec(book, "env.KEY=swordfish"), runs=tmp_path)
+        begin(spec(book, "env.KEY=swordfish"), runs=tmp_path)
     assert "env.KEY: … -> …" in caught.value.problem

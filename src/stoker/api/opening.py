@@ -1,11 +1,7 @@
-"""What Python users call, and what the command line is built on.
-
-spec = load(Path("run.yaml"), ["until.steps=2k"]).spec
-exit = train(open_run(spec, runs=Path("runs")))
-"""
+"""From a spec to a run that is ready to be started: data prepared, directory made or found to be the same run's."""
 
 import shutil
-import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +9,15 @@ from pathlib import Path
 from stoker.data.files import covers, is_there
 from stoker.data.prepare import Progress, ignore, is_prepared, prepared
 from stoker.data.shards import INDEX_FILE, TokenSet
-from stoker.launch.backend import Running, Submission
-from stoker.launch.local import Local
-from stoker.observe.logs import last_lines
 from stoker.rundir import DataRef, Exit, RunDir
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
+from stoker.spec.code import check_code, is_code
 from stoker.spec.derive import Derived, derive
 from stoker.spec.errors import UserError
-from stoker.spec.run import RunSpec
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
+from stoker.storage.mirror import pull, run_dir
 
-POLL = 0.2  # seconds between two looks at a run
 PREPARED = ".prepared"
 VOCAB_ROUNDING = 128  # a vocabulary may be padded up to a multiple of this, for the matrix units
 
@@ -33,18 +27,53 @@ class Opened:
     """A run that is ready to be started, or is done."""
 
     run: RunDir
-    spec: RunSpec
-    tokens: TokenSet
-    derived: Derived
+    spec: AnySpec
     done: Exit | None
     """How it ended, when there is nothing left to do."""
 
 
-def open_run(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Opened:
-    """Prepare the data; create the run, or open the one that is there if it is the same."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenedTraining(Opened):
+    """One that trains a model of ours."""
+
+    spec: RunSpec
+    tokens: TokenSet
+    derived: Derived
+
+
+def begin(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Opened:
+    """Create the run, its data prepared, or open the one that is there if it is the same."""
+    run = RunDir(runs / spec.name)
+    pull(run, resume=None if isinstance(spec, ScriptSpec) else spec.checkpoint.resume)
+    _refuse_another_kind(run, spec)
+    if isinstance(spec, ScriptSpec):
+        return begin_script(spec, runs=runs)
+    return begin_training(spec, runs=runs, progress=progress)
+
+
+def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
+    run = RunDir(runs / spec.name)
+    _check_script(Path(spec.script))
+    if not run.exists():
+        _create(run, spec)
+        return Opened(run=run, spec=spec, done=None)
+    with run.lock():
+        changes = difference(run.any_spec(), spec)
+        if changes.refused or changes.data:
+            raise _another_run(run, changes.refused | changes.data)
+        _apply(run, spec, changes.allowed)
+        exit = run.exit()
+        done = exit if exit and exit.state == "done" else None
+        if not done:
+            run.clear_exit()
+        return Opened(run=run, spec=spec, done=done)
+
+
+def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> OpenedTraining:
     run = RunDir(runs / spec.name)
     store = runs.absolute() / PREPARED
     _refuse_inside_data(run, spec)
+    _check_own_code(spec)
     if run.exists():
         with run.lock():
             return _existing(run, spec, store, progress)
@@ -55,75 +84,17 @@ def open_run(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], None] 
     return _opened(run, spec, tokens, done=None)
 
 
-def free_name(spec: RunSpec, runs: Path) -> RunSpec:
+def free_name(spec: AnySpec, runs: Path) -> AnySpec:
     """The same spec under a name that no run has yet: NAME, NAME-2, NAME-3 …"""
     name, number = spec.name, 1
-    while RunDir(runs / name).exists():
+    while run_dir(runs / name).exists():
         number += 1
         name = f"{spec.name}-{number}"
     return spec.model_copy(update={"name": name})
 
 
-def plan(spec: RunSpec, run: RunDir) -> Submission:
-    backend = Local()
-    return backend.plan(spec, backend.discover(), run.path)
-
-
-def submit(submission: Submission) -> Running:
-    """Start it; it dies with this process."""
-    return Local().submit(submission)
-
-
-def train(opened: Opened) -> Exit:
-    """Train until it is done. Ctrl-C saves first."""
-    if opened.done:
-        return opened.done
-    running = submit(plan(opened.spec, opened.run))
-    return ending(opened.run, follow(running))
-
-
-def follow(running: Running, look: Callable[[], None] = lambda: None) -> int:
-    """Wait until it has ended, and `look` now and then. Whatever cuts this short, the run saves first."""
-    try:
-        while True:
-            code = running.poll()
-            look()  # after the poll: all that was written before the end is seen
-            if code is not None:
-                return code
-            time.sleep(POLL)
-    finally:
-        if running.poll() is None:
-            running.stop()
-        while running.poll() is None:
-            time.sleep(POLL)
-
-
-def ending(run: RunDir, code: int) -> Exit:
-    """How a run ended: its own word, or what can be told when it had no time for one."""
-    exit = run.exit()
-    if exit is not None and exit.code == code:
-        return exit
-    step = max((saved.step for saved in run.saved()), default=None)
-    if code == contract.EXIT_SAVED:  # without exit.json: there was no room for it
-        last = "no checkpoint stands" if step is None else f"the checkpoint of step {step} stands"
-        reason = f"the run could not write down how it ended; {last}"
-        remedy = "Make room on its disk, then run the same command again"
-        return Exit(state="paused", code=code, step=step, reason=reason, remedy=remedy)
-    log = run.path / contract.LOGS_DIR / contract.SUPERVISOR_LOG
-    said = " ".join(last_lines(log, 1)).removeprefix("stoker: ")
-    if code == contract.EXIT_USER:
-        raise UserError(said, remedy="")
-    return Exit(
-        state="failed",
-        code=contract.EXIT_FAILED,
-        step=step,
-        reason=f"the supervisor ended with code {code}",
-        remedy=f"Its log is {log}; the same stoker train command goes on",
-    )
-
-
-def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progress], None]) -> Opened:
-    old = run.spec()
+def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progress], None]) -> OpenedTraining:
+    old = run.any_spec()
     changes = difference(old, spec)
     if changes.refused:
         raise _another_run(run, changes.refused)
@@ -133,25 +104,62 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
         raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
     opened = _opened(run, spec, tokens, done=_done(run, spec, tokens, changes.allowed))
-    if changes.allowed:
-        run.write_spec(spec)
-        run.add_event("changed", changes={key: list(values) for key, values in changes.allowed.items()})
+    _apply(run, spec, changes.allowed)
+    if run.data().shards != str(tokens.path.absolute()):  # begun on another machine, or moved since
+        run.write_data(_ref(tokens))
     if not opened.done:
         run.clear_exit()
-    if kept and not opened.done:
+    if kept and not opened.done and not any(map(is_code, _words(spec))):
         gone = ", ".join(_words(spec))
         run.add_event("note", text=f"{gone} is gone: the run goes on with the tokens made of it, in {kept.path}")
     return opened
 
 
+def _apply(run: RunDir, spec: AnySpec, changes: Changes) -> None:
+    if changes:
+        run.write_spec(spec)
+        run.add_event("changed", changes={key: list(values) for key, values in changes.items()})
+
+
 def _kept(run: RunDir, spec: RunSpec) -> TokenSet | None:
-    """The token set that the run began with, when nothing is left of the text that it was made of."""
+    """The token set that the run began with, when its text cannot be looked at: gone, or of a function asked once."""
     began = run.data()
     folder = Path(began.shards)
-    if any(map(is_there, _words(spec))) or not (folder / INDEX_FILE).is_file():
+    words = _words(spec)
+    if any(map(is_there, words)) and not any(map(is_code, words)):
+        return None
+    if not (folder / INDEX_FILE).is_file():
         return None
     tokens = TokenSet.open(folder)
     return tokens if tokens.key == began.key else None
+
+
+def _check_own_code(spec: RunSpec) -> None:
+    """What the workers will import; of the data, what is asked for texts is imported when it is asked."""
+    if is_code(spec.model.family):
+        check_code(spec.model.family, "model.family")
+    for word in spec.callbacks:
+        check_code(word, "callbacks")
+
+
+def _refuse_another_kind(run: RunDir, spec: AnySpec) -> None:
+    if run.exists() and type(old := run.any_spec()) is not type(spec):
+        words = [f"script {one.script}" if isinstance(one, ScriptSpec) else "a model" for one in (old, spec)]
+        raise _another_run(run, {"what it runs": (words[0], words[1])})
+
+
+def _check_script(script: Path) -> None:
+    """What can be known without running it."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of its own style, and for its author
+            compile(script.read_bytes(), str(script), "exec")
+    except OSError as e:
+        raise UserError(f"script {script} cannot be read: {e.strerror}", remedy="Check the path") from e
+    except (SyntaxError, ValueError) as e:
+        where = f":{e.lineno}" if isinstance(e, SyntaxError) else ""
+        raise UserError(
+            f"script {script}{where} is not Python: {e.args[0]}", remedy=f"Try it with: python {script}"
+        ) from e
 
 
 def _refuse_inside_data(run: RunDir, spec: RunSpec) -> None:
@@ -185,9 +193,9 @@ def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exi
     return exit if steps is not None and steps <= (exit.step or 0) else None
 
 
-def _opened(run: RunDir, spec: RunSpec, tokens: TokenSet, *, done: Exit | None) -> Opened:
+def _opened(run: RunDir, spec: RunSpec, tokens: TokenSet, *, done: Exit | None) -> OpenedTraining:
     derived = _derived(run, spec, tokens)
-    return Opened(run=run, spec=spec, tokens=tokens, derived=derived, done=done)
+    return OpenedTraining(run=run, spec=spec, tokens=tokens, derived=derived, done=done)
 
 
 def _derived(run: RunDir, spec: RunSpec, tokens: TokenSet) -> Derived:
@@ -209,7 +217,7 @@ def _another_run(run: RunDir, changes: Changes) -> UserError:
     )
 
 
-def _create(run: RunDir, spec: RunSpec, tokens: TokenSet) -> None:
+def _create(run: RunDir, spec: AnySpec, tokens: TokenSet | None = None) -> None:
     try:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -219,8 +227,13 @@ def _create(run: RunDir, spec: RunSpec, tokens: TokenSet) -> None:
             raise UserError(
                 f"run '{run.name}' was begun by another command just now", remedy="Start another with --new"
             )
-        shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
-        run.create(spec, DataRef(shards=str(tokens.path.absolute()), key=tokens.key))
+        if tokens is not None:
+            shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
+        run.create(spec, _ref(tokens) if tokens else None)
+
+
+def _ref(tokens: TokenSet) -> DataRef:
+    return DataRef(shards=str(tokens.path.absolute()), key=tokens.key)
 
 
 def _fill(spec: RunSpec, tokens: TokenSet) -> RunSpec:

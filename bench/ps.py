@@ -1,0 +1,73 @@
+"""How long `stoker ps` takes over 200 runs with the files of a real one, against an empty Python.
+
+python bench/ps.py
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec.run import Data, RunSpec, Until
+
+RUNS, LINES, CHECKPOINTS, TURNS = 200, 2000, 150, 15
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        runs = Path(name)
+        for number in range(RUNS):
+            make(runs, number)
+        size = sum(path.stat().st_size for path in runs.rglob("*") if path.is_file())
+        print(f"{RUNS} runs, {LINES:,} lines of metrics each, {size / 2**20:.0f} MiB in all")
+        listing = [sys.executable, "-m", "stoker", "ps", "--runs", str(runs)]
+        shown = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
+        assert shown.count("\n") == RUNS + 1, shown
+        commands = {"stoker ps": listing, "python -c ''": [sys.executable, "-c", ""]}
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
+        for _ in range(TURNS):
+            for name, command in commands.items():
+                began = time.perf_counter()
+                subprocess.run(command, check=True, capture_output=True)
+                seconds[name].append(time.perf_counter() - began)
+    for name, found in seconds.items():
+        print(f"{name:<16}{statistics.median(found):>8.3f} s (median of {TURNS}), at most {max(found):.3f} s")
+
+
+def make(runs: Path, number: int) -> None:
+    """A run with the lines that the trainer writes: saved now and then, done at its end."""
+    run = RunDir(runs / f"run-{number:03d}")
+    spec = RunSpec(name=run.name, data=Data(path="/data/books"), until=Until(steps=10 * LINES))
+    run.create(spec, DataRef(shards="/data/tokens", key="k"))
+    began = time.time() - 86400 - number
+    head = {"time": began, "rank": 0, "host": "node-0"}
+    started = {"kind": "started", "attempt": 1, "world": 8, "chip": "NVIDIA H200", "steps": 10 * LINES}
+    events = [
+        head | {"kind": "world", "attempt": 1, "workers": 8, "restart": 0},
+        head | started | {"tokens_per_step": 524288, "parameters": 124439808, "warmup": 400, "horizon": 10 * LINES},
+        *(head | {"kind": "checkpoint", "step": 100 * i, "seconds": 1.234} for i in range(1, CHECKPOINTS + 1)),
+    ]
+    run_metrics = [metrics(began, 10 * i) for i in range(1, LINES + 1)]
+    (run.path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in run_metrics))
+    (run.path / "lock").touch()
+    for rank in range(2):
+        run.log(rank).write_text("2026-11-15T04:57:26.123Z a line that a worker prints\n" * 500)
+    if number % 2:
+        run.write_exit(Exit(state="done", code=0, step=10 * LINES, reason="all steps are done"))
+
+
+def metrics(began: float, step: int) -> dict[str, object]:
+    return {
+        "step": step, "time": began + step, "loss": 10 / (1 + step / 100), "lr": 0.0006 * (1 - step / 30000),
+        "grad_norm": 0.4371236824989319, "tokens": step * 524288, "tokens_per_second": 465152.1834716, "skipped": 0,
+        "samples_per_second": 454.250179, "mfu": 0.4512343, "memory_gib": 29.13, "data_wait": 0.00123, "world": 8,
+    } | ({"val_loss": 3.3} if step % 100 == 0 else {})  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

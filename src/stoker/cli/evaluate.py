@@ -1,0 +1,159 @@
+"""`stoker eval`: how well a model predicts a text."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from stoker.cli import output
+from stoker.cli.models import model_arguments, open_model, open_tokenizer
+from stoker.cli.progress import counting, preparing
+from stoker.data.prepare import ignore, is_prepared
+from stoker.data.shards import Split, TokenSet
+from stoker.data.tokenizer import TOKENIZER_FILE, load_folder
+from stoker.observe.batch import token_set
+from stoker.spec import contract
+from stoker.spec.errors import UserError
+from stoker.spec.run import Data
+from stoker.train.evaluate import Score, evaluate, precision_of, token_widths, tokenise
+from stoker.train.load import LoadedModel
+
+HELD_OUT = "validation"
+
+
+class Chosen(NamedTuple):
+    name: str
+    """In words."""
+    tokens: TokenSet
+    split: Split
+
+
+def eval_arguments(parser: argparse.ArgumentParser) -> None:
+    model_arguments(parser)
+    parser.add_argument(
+        "--data", nargs="+", default=[], metavar="FILE", help="text or a prepared set (what the run itself held out)"
+    )
+    parser.add_argument("--split", choices=(HELD_OUT, "train"), help=f"which part of a prepared set ({HELD_OUT})")
+    parser.add_argument("--sequences", type=int, metavar="N", help="so many, spread over the data (all of it)")
+    parser.add_argument("--length", type=int, metavar="N", help="tokens in a sequence (the run's, or the context)")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def eval(args: argparse.Namespace) -> int:
+    for name in ("sequences", "length"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise UserError(f"--{name} is {getattr(args, name)}", remedy="Give 1 or more, or leave it out")
+    loaded = open_model(args)
+    length, vocab = _length(args, loaded), loaded.shape.vocab
+    precision = precision_of(loaded)
+    assert vocab is not None
+    with _chosen(args, loaded) as (name, tokens, split):
+        if tokens.vocab > vocab:
+            raise UserError(
+                f"the tokens of {name} go up to {tokens.vocab - 1}, and the model knows {vocab}",
+                remedy="Name the tokenizer that it was trained with: --tokenizer DIR",
+            )
+        widths = token_widths(load_folder(tokens.tokenizer), vocab) if _has_tokenizer(tokens) else None
+        with counting("evaluating", "sequences") as progress:
+            score = evaluate(
+                loaded.model,
+                loaded.shape,
+                split,
+                length=length,
+                sequences=args.sequences,
+                precision=precision,
+                widths=widths,
+                progress=progress,
+            )
+    if args.json:
+        head = {"model": loaded.origin, "step": loaded.step, "data": name, "length": length, "precision": precision}
+        print(json.dumps(head | _figures(score)))
+    else:
+        head_rows = [("model", loaded.origin), ("data", f"{name}: {score.sequences:,} sequences of {length}")]
+        print(output.pairs([*head_rows, *_lines(score), ("precision", precision)]))
+    return contract.EXIT_DONE
+
+
+def _length(args: argparse.Namespace, loaded: LoadedModel) -> int:
+    context = loaded.shape.context
+    length: int = args.length or (loaded.run.spec().batch.length if loaded.run else context)
+    if length > context:
+        raise UserError(
+            f"--length is {length}, and the model reads {context} tokens at most", remedy=f"Give {context} or less"
+        )
+    return length
+
+
+@contextmanager
+def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
+    name = ", ".join(args.data)
+    if "" in args.data:
+        raise UserError("--data names nothing", remedy="Name files, folders or globs of text, or a prepared set")
+    if not args.data:
+        if loaded.run is None:
+            raise UserError(f"{loaded.origin} has no data of its own", remedy="Name some: --data FILE")
+        yield _of_set(f"run '{loaded.run.name}'", token_set(loaded.run), args)
+        return
+    like = loaded.run.spec().data if loaded.run else Data(path=".")
+    data = like.model_copy(update={"path": args.data, "tokenizer": None})
+    if is_prepared(data):
+        tokens = TokenSet.open(Path(args.data[0]))
+        _refuse_other_tokenizer(name, tokens, args, loaded)
+        yield _of_set(name, tokens, args)
+        return
+    if args.split:
+        raise UserError("--split is for prepared sets, and --data names text", remedy="Leave --split out")
+    with TemporaryDirectory(prefix="stoker-eval-") as place:
+        with nullcontext(ignore) if args.json else preparing() as progress:
+            tokens = tokenise(data, open_tokenizer(args, loaded), Path(place), progress)
+        yield Chosen(name, tokens, tokens.train)
+
+
+def _of_set(name: str, tokens: TokenSet, args: argparse.Namespace) -> Chosen:
+    split = tokens.train if args.split == "train" else tokens.validation
+    if not split.tokens:
+        raise UserError(
+            f"{name} has held out no text" if split is tokens.validation else f"{name} has no text to train on",
+            remedy="Name some with --data FILE, or take what was trained on with --split train",
+        )
+    return Chosen(f"{name}, {args.split or HELD_OUT}", tokens, split)
+
+
+def _refuse_other_tokenizer(name: str, tokens: TokenSet, args: argparse.Namespace, loaded: LoadedModel) -> None:
+    """Its figures would mean nothing."""
+    if not _has_tokenizer(tokens) or not (args.tokenizer or loaded.tokenizer):
+        return
+    if open_tokenizer(args, loaded).tokenizer.get_vocab() != load_folder(tokens.tokenizer).tokenizer.get_vocab():
+        raise UserError(
+            f"{name} was prepared with another tokenizer than the model's", remedy="Name the text itself: --data FILE"
+        )
+
+
+def _has_tokenizer(tokens: TokenSet) -> bool:
+    return (tokens.tokenizer / TOKENIZER_FILE).is_file()
+
+
+def _figures(score: Score) -> dict[str, float | int | None]:
+    return {
+        "loss": score.loss,
+        "perplexity": score.perplexity,
+        "bits_per_byte": score.bits_per_byte,
+        "sequences": score.sequences,
+        "tokens": score.tokens,
+        "bytes": score.bytes,
+        "seconds": round(score.seconds, 3),
+        "tokens_per_second": round(score.tokens_per_second, 1),
+    }
+
+
+def _lines(score: Score) -> list[tuple[str, str]]:
+    rows = [("loss", f"{score.loss:.4f}")]
+    if score.perplexity is not None:
+        rows.append(("perplexity", f"{score.perplexity:.4g}"))
+    if score.bits_per_byte is not None:
+        rows.append(("bits/byte", f"{score.bits_per_byte:.4f}"))
+    speed = output.number(score.tokens_per_second)
+    return [*rows, ("tokens", f"{score.tokens:,} in {output.duration(score.seconds)}, {speed} a second")]

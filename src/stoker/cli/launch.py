@@ -1,0 +1,120 @@
+"""`stoker launch`: start a run in the background, or go on with one; it outlives the terminal."""
+
+import argparse
+import json
+import shlex
+import time
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+from stoker.api.opening import OpenedTraining, begin
+from stoker.api.run import unique_name
+from stoker.api.running import await_start, ending, plan, start
+from stoker.cli import describe, output
+from stoker.cli.interrupts import Interrupts
+from stoker.cli.places import runs_argument
+from stoker.cli.progress import preparing
+from stoker.cli.train import end, file_and_words
+from stoker.data.prepare import ignore
+from stoker.launch.backend import Submission
+from stoker.observe.runs import find
+from stoker.rundir import Record, RunDir
+from stoker.spec import contract
+from stoker.spec.errors import UserError
+from stoker.spec.load import load
+from stoker.spec.run import AnySpec
+from stoker.storage.mirror import run_dir
+
+
+def launch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="RUN.yaml|RUN key=value",
+        help="a run file for a new run, or a run to go on with; and values that overrule it",
+    )
+    runs_argument(parser)
+    parser.add_argument("--new", action="store_true", help="start another run like RUN instead of going on with it")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and do nothing")
+    parser.add_argument("--json", action="store_true", help="print what was started as JSON, and nothing else")
+
+
+def launch(args: argparse.Namespace) -> int:
+    spec, runs = _wanted(args)
+    run = RunDir(runs / spec.name)
+    submission = plan(spec, run)
+    if not args.json:
+        print(output.pairs(describe.plan(spec, submission, run_dir(run.path))), flush=True)
+    if args.dry_run:
+        print(_dry(run, submission, as_json=args.json))
+        return contract.EXIT_DONE
+    with Interrupts() as interrupts:
+        with nullcontext(ignore) if args.json else preparing() as progress:
+            opened = begin(spec, runs=runs, progress=progress)
+        if opened.done:
+            print(_json(run, asdict(opened.done)) if args.json else describe.already_done(run, spec, opened.done))
+            return contract.EXIT_DONE
+        if isinstance(opened, OpenedTraining) and not args.json:
+            print(output.pairs(describe.goal(opened)), flush=True)
+        interrupts.hold()  # from here on there is a run, and its name must be told
+        began = time.monotonic()
+        code = await_start(run, start(submission, detached=True))
+        if code is not None:
+            return _ended(run, code, seconds=time.monotonic() - began, as_json=args.json)
+        print(_started(run, as_json=args.json), flush=True)
+        return contract.EXIT_DONE
+
+
+def _wanted(args: argparse.Namespace) -> tuple[AnySpec, Path]:
+    """The spec, and the folder that its run is or will be in."""
+    first, words = file_and_words(args.words, verb="launch")
+    if first is None or Path(first).is_file() or Path(first).suffix in (".yaml", ".yml"):
+        return unique_name(load(Path(first) if first else None, words).spec, args.runs), args.runs
+    run = find(first, args.runs)
+    spec = load(run.path / contract.SPEC_FILE, words).spec
+    if args.new:
+        return unique_name(spec, args.runs), args.runs
+    if any(word.startswith("name=") for word in words):
+        raise UserError(
+            f"run '{run.name}' keeps its name", remedy=f"Start another like it with: stoker launch {first} --new"
+        )
+    if holder := run.holder():
+        raise UserError(
+            f"run '{run.name}' runs already: process {holder['pid']} on {holder['host']}",
+            remedy=f"Watch it with: stoker logs {first} -f, or stop it first with: stoker stop {first}",
+        )
+    return spec.model_copy(update={"name": run.name}), run.path.parent
+
+
+def _dry(run: RunDir, submission: Submission, *, as_json: bool) -> str:
+    if not as_json:
+        return output.pairs([("command", shlex.join(submission.argv))])
+    facts = {"workers": submission.workers, "device": submission.device, "command": submission.argv}
+    return _json(run, facts)
+
+
+def _started(run: RunDir, *, as_json: bool) -> str:
+    if as_json:
+        return _json(run, {"state": "running", "pid": (run.holder() or {}).get("pid")})
+    word = run.name if run.path == Path("runs", run.name).absolute() else shlex.quote(str(run.path))
+    rows = [
+        ("started", f"{run.name}, in the background"),
+        ("folder", str(run.path)),
+        ("watch", f"stoker logs {word} -f  ·  stoker ps --watch"),
+        ("stop", f"stoker stop {word}"),
+    ]
+    return output.pairs(rows)
+
+
+def _ended(run: RunDir, code: int, *, seconds: float, as_json: bool) -> int:
+    """It ended before anybody could see it run."""
+    if not as_json:
+        return end(run, code, Interrupts(), seconds=seconds)
+    exit = ending(run, code)
+    print(_json(run, asdict(exit)))
+    return exit.code
+
+
+def _json(run: RunDir, facts: Record) -> str:
+    return json.dumps({"name": run.name, "folder": str(run.path)} | facts)

@@ -1,0 +1,93 @@
+"""Where the tokens of a unit came from: one small file a unit, kept beside the shards.
+
+A token is found again by reading its source up to the nearest mark before it, and tokenising only from there.
+"""
+
+import json
+from bisect import bisect_right
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.data.files import DataFile
+from stoker.data.shards import Shard
+from stoker.data.sources.document import Span
+from stoker.data.units import Unit
+from stoker.rundir import write_atomic
+
+PROVENANCE_FOLDER = "provenance"
+MARK = 1 << 16  # characters between two marks: some 20 ms of tokenising, some 16 bytes of JSON
+
+Mark = tuple[int, int]  # pieces of the part, and the tokens made of them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A part of a file that a unit was made of."""
+
+    file: DataFile
+    span: Span
+    tokens: int
+    marks: list[Mark]
+
+    def mark(self, token: int) -> Mark:
+        """The last one at or before a token of the part."""
+        at = bisect_right(self.marks, token, key=lambda mark: mark[1])
+        return self.marks[at - 1] if at else (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provenance:
+    field: str
+    """The field of a record that held the text."""
+    parts: list[Part]
+
+
+class Trace:
+    """Counts, while a unit is tokenised, what came of each of its parts."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+        self._tokens = [0] * len(unit.parts)
+        self._marks: list[list[Mark]] = [[] for _ in unit.parts]
+        self._part = self._pieces = self._since = 0
+
+    def add(self, part: int, *, characters: int, tokens: int) -> None:
+        """A piece of a part, in order."""
+        if part != self._part:
+            self._part, self._pieces, self._since = part, 0, 0
+        elif self._since >= MARK:
+            self._marks[part].append((self._pieces, self._tokens[part]))
+            self._since = 0
+        self._pieces += 1
+        self._since += characters
+        self._tokens[part] += tokens
+
+    def write(self, folder: Path, field: str) -> None:
+        counted = zip(self._unit.parts, self._tokens, self._marks, strict=True)
+        parts = [Part(file=file, span=span, tokens=tokens, marks=marks) for (file, span), tokens, marks in counted]
+        record = asdict(Provenance(field=field, parts=parts))
+        write_atomic(_path(folder, f"{self._unit.number:05d}"), json.dumps(record, default=str, separators=(",", ":")))
+
+
+def read(folder: Path, shard: Shard) -> Provenance | None:
+    """Of the unit that a shard holds the tokens of; None for a set that was made without."""
+    try:
+        record = json.loads(_path(folder, shard.file.rpartition("-")[2].removesuffix(".bin")).read_text())
+    except FileNotFoundError:
+        return None
+    return Provenance(field=record["field"], parts=[_part(part) for part in record["parts"]])
+
+
+def _part(record: dict[str, Any]) -> Part:
+    file = record["file"]
+    return Part(
+        file=DataFile(**file | {"path": Path(file["path"])}),
+        span=Span(**record["span"]),
+        tokens=record["tokens"],
+        marks=[(pieces, tokens) for pieces, tokens in record["marks"]],
+    )
+
+
+def _path(folder: Path, number: str) -> Path:
+    return folder / PROVENANCE_FOLDER / f"{number}.json"

@@ -1,0 +1,152 @@
+"""Which samples a step was trained on: as the ledger of the attempt that counts has them, and as the order gives."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.data import order
+from stoker.data.ledger import AttemptLedger, LedgerStep, read, token_hash
+from stoker.data.passages import Passage, Passages
+from stoker.data.shards import INDEX_FILE, TokenSet
+from stoker.data.tokenizer import TOKENIZER_FILE
+from stoker.observe.tail import records_backwards
+from stoker.rundir import RunDir
+from stoker.spec.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """Steps start+1..stop: what an attempt trained and no later one trained again."""
+
+    ledger: AttemptLedger
+    start: int
+    stop: int
+    drawn: int
+    """Samples that the run had used before."""
+    last: int
+    """Samples of step `stop`: the end of an epoch-bound run may be short."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepBatch:
+    step: int
+    attempt: int
+    world: int
+    ranks: list[NDArray[np.int64]]
+    """The samples of each rank."""
+    in_order: bool
+    """The order of samples, computed anew, gives the same."""
+    in_shards: bool
+    """The shards hold the very tokens that the model was given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleView:
+    sample: int
+    rank: int
+    documents: list[Passage]
+
+
+def line(run: RunDir) -> list[Stretch]:
+    """The steps that made the model what it is, from the first to the last that all ranks recorded."""
+    try:
+        attempts = read(run.ledger)
+    except ValueError as e:
+        raise UserError(
+            f"the ledger of run '{run.name}' contradicts itself: {e}", remedy=f"See: stoker audit {run.path}"
+        ) from e
+    sequences = run.spec().batch.sequences
+    found: list[Stretch] = []
+    drawn = 0
+    for number, ledger in enumerate(attempts):
+        later = [other.start for other in attempts[number + 1 :]]
+        stop = min(later) if later else min(_last(ledger, rank) for rank in range(ledger.world))
+        if stop > ledger.start:
+            last = sum(len(record.samples) for record in _records(run, ledger, stop))
+            found.append(Stretch(ledger=ledger, start=ledger.start, stop=stop, drawn=drawn, last=last))
+            drawn += (stop - ledger.start - 1) * sequences + last
+    return found
+
+
+def batch(run: RunDir, step: int, tokens: TokenSet) -> StepBatch:
+    stretch = reached(run, line(run), step)
+    records = _records(run, stretch.ledger, step)
+    spec = run.spec()
+    drawn = stretch.drawn + (step - 1 - stretch.start) * spec.batch.sequences
+    ids = np.concatenate([record.samples for record in records])
+    ordered = order.batch(
+        seed=spec.seed,
+        samples=tokens.train.samples(spec.batch.length),
+        sequences=spec.batch.sequences,
+        step=step,
+        positions=drawn + len(ids),
+        since=(step - 1, drawn),
+    )
+    rows = [tokens.train.read(record.samples, spec.batch.length) for record in records]
+    return StepBatch(
+        step=step,
+        attempt=stretch.ledger.attempt,
+        world=stretch.ledger.world,
+        ranks=[record.samples for record in records],
+        in_order=np.array_equal(ids, ordered),
+        in_shards=[token_hash(part) for part in rows] == [record.hash for record in records],
+    )
+
+
+def reached(run: RunDir, stretches: list[Stretch], step: int) -> Stretch:
+    """The stretch that a step lies in."""
+    if not stretches:
+        raise UserError(
+            f"run '{run.name}' has not trained a step yet", remedy=f"See where it stands: stoker status {run.path}"
+        )
+    last = stretches[-1].stop
+    found = next((stretch for stretch in stretches if stretch.start < step <= stretch.stop), None)
+    if found is None:
+        which = f"has not reached step {step}; its last is step {last}" if step > last else f"has no step {step}"
+        raise UserError(f"run '{run.name}' {which}", remedy=f"Give a step from {stretches[0].start + 1} to {last}")
+    return found
+
+
+def documents(run: RunDir, batch: StepBatch, tokens: TokenSet, *, most: int | None = None) -> list[SampleView]:
+    """The samples of a step with the documents that each of them is made of; the first `most` of them."""
+    spec = run.spec()
+    length, path = spec.batch.length, spec.data.path
+    passages = Passages(tokens, [path] if isinstance(path, str) else path)
+    pairs = [(rank, sample) for rank, ids in enumerate(batch.ranks) for sample in ids.tolist()]
+    return [
+        SampleView(sample=sample, rank=rank, documents=passages.of(sample * length, (sample + 1) * length + 1))
+        for rank, sample in pairs[:most]
+    ]
+
+
+def token_set(run: RunDir) -> TokenSet:
+    """The one that a run is trained on."""
+    data = run.data()
+    folder = run.path / data.shards
+    if not (folder / INDEX_FILE).is_file():
+        raise UserError(f"the run's token set {folder} is gone", remedy="Put it back, or prepare the data again")
+    tokens = TokenSet.open(folder)
+    if tokens.key != data.key:
+        raise UserError(f"{folder} holds other data than the run was trained on", remedy="Put the run's own back")
+    if not (tokens.tokenizer / TOKENIZER_FILE).is_file():
+        raise UserError(f"{folder} has lost its tokenizer", remedy=f"Put {run.tokenizer} there")
+    return tokens
+
+
+def _records(run: RunDir, ledger: AttemptLedger, step: int) -> list[LedgerStep]:
+    """Of all ranks, in their order."""
+    found = [record for rank in range(ledger.world) if (record := ledger.at(rank, step))]
+    if len(found) < ledger.world:
+        raise UserError(
+            f"the ledger of run '{run.name}' has step {step} of {len(found)} ranks only, and there were {ledger.world}",
+            remedy=f"See: stoker audit {run.path}",
+        )
+    return found
+
+
+def _last(ledger: AttemptLedger, rank: int) -> int:
+    """The last step that a rank recorded; the one it started from when there is none."""
+    if rank not in ledger.files:
+        return ledger.start
+    return next((record["step"] for record in records_backwards(ledger.files[rank]) if "step" in record), ledger.start)

@@ -1,0 +1,258 @@
+"""Objects in a Google Cloud Storage bucket. Credentials and endpoint are found as Google's own client finds them."""
+
+import base64
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import google.auth
+from google.api_core.exceptions import GoogleAPICallError, GoogleAPIError, NotFound, PreconditionFailed
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession
+from google.cloud import storage
+from google.cloud.storage.exceptions import DataCorruption
+from google.cloud.storage.retry import DEFAULT_RETRY
+from requests import RequestException, Response
+
+from stoker.rundir import write_atomic
+from stoker.storage.store import PART, Listing, Object, StoreError, address, cache
+
+SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+EMULATOR = "STORAGE_EMULATOR_HOST"
+TIMEOUT = (5, 60)  # seconds to connect, and between two bytes
+TRIES = 4
+AT_ONCE = 8
+RETRY = DEFAULT_RETRY.with_timeout(15)
+INCOMPLETE = 308  # what a resumable upload answers until it is whole
+GONE = (404, 410)
+
+
+def open_bucket(bucket: str, prefix: str) -> "Gcs":
+    return Gcs(bucket, prefix)
+
+
+class Gcs:
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self.url = f"gs://{bucket}/{prefix}".rstrip("/")
+        self._name = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        emulator = os.environ.get(EMULATOR)
+        with self._told():
+            credentials, project = _nobody() if emulator else google.auth.default(scopes=[SCOPE])
+            self._bucket: Any = storage.Client(project=project or "stoker", credentials=credentials).bucket(bucket)
+        self._http: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+        self._objects = f"{emulator or 'https://storage.googleapis.com'}/storage/v1/b/{quote(bucket)}/o"
+
+    def list(self, prefix: str = "") -> Listing:
+        objects: dict[str, Object] = {}
+        now = None
+        for answer in self._pages(prefix=self._prefix + prefix):
+            now = now or parsedate_to_datetime(answer.headers["Date"])
+            for found in answer.json().get("items", []):
+                objects[found["name"].removeprefix(self._prefix)] = Object(
+                    size=int(found["size"]),
+                    tag=found.get("md5Hash", ""),
+                    modified=datetime.fromisoformat(found["updated"]),
+                )
+        assert now is not None
+        return Listing(objects=objects, now=now)
+
+    def folders(self) -> Sequence[str]:
+        found = [name for answer in self._pages(prefix=self._prefix, delimiter="/") for name in _prefixes(answer)]
+        return [name.removeprefix(self._prefix).rstrip("/") for name in found]
+
+    def get(self, key: str) -> bytes | None:
+        with self._told():
+            try:
+                data: bytes = self._blob(key).download_as_bytes(timeout=TIMEOUT, retry=RETRY)
+            except NotFound:
+                return None
+        return data
+
+    def download(self, key: str, path: Path) -> None:
+        half = path.with_name(f".{path.name}.{os.getpid()}")
+        with self._told():
+            self._blob(key).download_to_filename(str(half), timeout=TIMEOUT, retry=RETRY)
+        os.replace(half, path)
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._told():
+            self._blob(key).upload_from_string(data, content_type=_type(key), timeout=TIMEOUT, retry=RETRY)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        with self._told():
+            try:
+                self._blob(key).upload_from_string(
+                    data, content_type=_type(key), if_generation_match=0, timeout=TIMEOUT, retry=RETRY
+                )
+            except PreconditionFailed:
+                return False
+        return True
+
+    def upload(self, key: str, path: Path) -> None:
+        if path.stat().st_size <= PART:
+            self.put(key, path.read_bytes())
+            return
+        for _ in range(2):  # a session that is gone, or has other bytes than it said, is begun anew
+            with self._told(), open(path, "rb") as file:
+                if self._send(key, path, file.fileno()):
+                    return
+        raise self._unreachable(f"{key} came out damaged")
+
+    def unfinished(self, prefix: str) -> Iterable[str]:
+        notes = (_read(path) for path in _notes(self.url).glob("*.json"))
+        return [note["key"] for note in notes if note and note["key"].startswith(prefix)]
+
+    def abandon(self, key: str) -> None:
+        note = _read(self._note(key))
+        if note:
+            with self._told():
+                self._http.delete(note["session"], timeout=TIMEOUT)
+        self._note(key).unlink(missing_ok=True)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self._delete, keys))
+
+    def _delete(self, key: str) -> None:
+        with self._told(), suppress(NotFound):
+            self._blob(key).delete(timeout=TIMEOUT, retry=RETRY)
+
+    def tag(self, path: Path) -> str:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+        return base64.b64encode(digest.digest()).decode()
+
+    def _send(self, key: str, path: Path, file: int) -> bool:
+        """By a resumable session, whose address and progress are noted here after every part. False to begin anew."""
+        tag, size = self.tag(path), path.stat().st_size
+        note = _read(self._note(key))
+        if note is None or note["tag"] != tag:
+            session = self._blob(key).create_resumable_upload_session(
+                content_type=_type(key), size=size, timeout=TIMEOUT, retry=RETRY
+            )
+            note = {"key": key, "tag": tag, "session": session, "sent": 0}
+        while True:
+            write_atomic(self._note(key), json.dumps(note))
+            start = note["sent"]
+            data = os.pread(file, min(PART, size - start), start)
+            answer = self._request(
+                "PUT",
+                note["session"],
+                data=data,
+                headers={"Content-Range": f"bytes {start}-{start + len(data) - 1}/{size}"},
+            )
+            if answer.status_code == INCOMPLETE:
+                note["sent"] = int(answer.headers.get("Range", "bytes=0--1").rpartition("=0-")[2]) + 1
+                continue
+            self._note(key).unlink(missing_ok=True)
+            if answer.status_code in GONE:
+                return False
+            self._check(answer)
+            return bool(answer.json().get("md5Hash", tag) == tag)
+
+    def _blob(self, key: str) -> Any:
+        return self._bucket.blob(self._prefix + key)
+
+    def _note(self, key: str) -> Path:
+        return _notes(self.url) / f"{address(key)}.json"
+
+    def _pages(self, **words: str) -> Iterator[Response]:
+        """Asked for by hand: Google's client does not show the answer's Date, the only clock that counts."""
+        while True:
+            with self._told():
+                answer = self._request("GET", self._objects, params=words)
+                self._check(answer)
+            yield answer
+            token = answer.json().get("nextPageToken")
+            if not token:
+                return
+            words["pageToken"] = token
+
+    def _request(self, verb: str, url: str, **words: Any) -> Response:
+        for wait in (*(0.5 * 2**n for n in range(TRIES - 1)), None):
+            try:
+                answer: Response = self._http.request(verb, url, timeout=TIMEOUT, allow_redirects=False, **words)
+                if wait is None or (answer.status_code != 429 and answer.status_code < 500):
+                    return answer
+            except RequestException:
+                if wait is None:
+                    raise
+            time.sleep(wait)
+        raise AssertionError("the last try returns or raises")
+
+    def _check(self, answer: Response) -> None:
+        if answer.status_code >= 400:
+            raise self._said_no(answer.status_code, f"{answer.status_code} {answer.reason}")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What went wrong, in words."""
+        try:
+            yield
+        except GoogleAPICallError as e:
+            raise self._said_no(e.code or 0, e.message) from e
+        except DefaultCredentialsError as e:
+            raise StoreError(
+                f"{self.url}: there are no Google credentials here",
+                remedy="Run: gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
+            ) from e
+        except (GoogleAPIError, GoogleAuthError, RequestException, DataCorruption) as e:
+            raise self._unreachable(e) from e
+
+    def _said_no(self, status: int, why: str) -> StoreError:
+        if status in (401, 403):
+            return StoreError(
+                f"no permission for {self.url} ({why})",
+                remedy="Give the account the role Storage Object User on the bucket, or use other credentials",
+            )
+        if status == 404:
+            return StoreError(
+                f"there is no bucket '{self._name}' ({self.url})",
+                remedy=f"Check its name, or make it with: gcloud storage buckets create gs://{self._name}",
+            )
+        return self._unreachable(why)
+
+    def _unreachable(self, why: object) -> StoreError:
+        return StoreError(
+            f"{self.url} cannot be reached ({why})",
+            remedy="Check the network and STORAGE_EMULATOR_HOST, then try again",
+        )
+
+
+def _nobody() -> tuple[Any, None]:
+    """An emulator asks for no credentials."""
+    return AnonymousCredentials(), None  # type: ignore[no-untyped-call]
+
+
+def _prefixes(answer: Response) -> list[str]:
+    found: list[str] = answer.json().get("prefixes", [])
+    return found
+
+
+def _type(key: str) -> str:
+    return "application/json" if key.endswith(".json") else "application/octet-stream"
+
+
+def _notes(url: str) -> Path:
+    folder = cache() / "uploads" / address(url)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        note: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return note

@@ -1,0 +1,109 @@
+"""A run in a store, and how its files become objects there.
+
+    NAME/spec.yaml  data.json  tokenizer/…  exit.json         each file an object
+    NAME/metrics.jsonl/OFFSET  events  ledger  logs  tb       files that grow: pieces, each named by where it begins
+    NAME/checkpoints/step-N/…                                 whole when its manifest.json is there, as on a disk
+    NAME/lock/NUMBER                                          the highest number says who writes the run
+
+A piece grows until it is full and is then never touched again: a long file is a few large objects, not many small ones.
+"""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import PurePosixPath
+
+from stoker.spec import contract
+from stoker.storage.store import Object, Store
+
+PIECE = 256 << 10  # bytes
+LOCK = "lock"
+ALWAYS = (  # what every reader wants
+    contract.SPEC_FILE,
+    contract.DATA_FILE,
+    contract.EXIT_FILE,
+    contract.METRICS_FILE,
+    contract.EVENTS_FILE,
+    contract.TOKENIZER_DIR,
+)
+GROWING_FILES = (contract.METRICS_FILE, contract.EVENTS_FILE)
+GROWING_FOLDERS = (contract.LEDGER_DIR, contract.LOGS_DIR, contract.TENSORBOARD_DIR)
+ROTATED = re.compile(r"\.log\.\d+")
+CHECKPOINT = re.compile(r"step-\d{9}")
+
+
+@dataclass(kw_only=True)
+class Remote:
+    """What a listing of a run says."""
+
+    now: datetime
+    files: dict[str, Object] = field(default_factory=dict)
+    pieces: dict[str, dict[int, Object]] = field(default_factory=dict)
+    """File -> where the piece begins -> the piece, in order."""
+    checkpoints: dict[int, dict[str, Object]] = field(default_factory=dict)
+    """Step -> name of the file -> the file. Whole or not."""
+    locks: dict[int, Object] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        return contract.SPEC_FILE in self.files
+
+    @property
+    def whole(self) -> list[int]:
+        """Steps of the checkpoints that are all there, oldest first."""
+        return sorted(step for step, files in self.checkpoints.items() if contract.MANIFEST_FILE in files)
+
+
+def look(store: Store, name: str) -> Remote:
+    listing = store.list(f"{name}/")
+    remote = Remote(now=listing.now)
+    for key, found in listing.objects.items():
+        path = key.removeprefix(f"{name}/")
+        if _is_plain(path):
+            _sort(remote, path, found)
+    return remote
+
+
+def look_at_locks(store: Store, name: str) -> dict[int, Object]:
+    objects = store.list(f"{name}/{LOCK}/").objects
+    return {int(key.rpartition("/")[2]): found for key, found in objects.items() if key[-1].isdigit()}
+
+
+def grows(path: str) -> bool:
+    return path in GROWING_FILES or path.split("/")[0] in GROWING_FOLDERS
+
+
+def is_rotated(path: str) -> bool:
+    """An older part of a log: it was sent while it was the newest."""
+    return ROTATED.search(path) is not None
+
+
+def piece(path: str, start: int) -> str:
+    return f"{path}/{start:015d}"
+
+
+def lock(number: int) -> str:
+    return f"{LOCK}/{number:09d}"
+
+
+def checkpoint(step: int) -> str:
+    return f"{contract.CHECKPOINTS_DIR}/step-{step:09d}"
+
+
+def _sort(remote: Remote, path: str, found: Object) -> None:
+    folder, _, last = path.rpartition("/")
+    parts = path.split("/")
+    if folder == LOCK and last.isdigit():
+        remote.locks[int(last)] = found
+    elif grows(folder) and last.isdigit():
+        remote.pieces.setdefault(folder, {})[int(last)] = found
+    elif parts[0] == contract.CHECKPOINTS_DIR and len(parts) == 3 and CHECKPOINT.fullmatch(parts[1]):
+        remote.checkpoints.setdefault(int(parts[1].removeprefix("step-")), {})[last] = found
+    elif not grows(path):
+        remote.files[path] = found
+
+
+def _is_plain(path: str) -> bool:
+    """A key becomes a path here, and must not lead out of the run's folder."""
+    parts = PurePosixPath(path).parts
+    return bool(path) and "/".join(parts) == path and ".." not in parts and not path.startswith("/")

@@ -1,0 +1,227 @@
+"""Objects in an S3 bucket, by boto3. Credentials, region and endpoint are found as boto3 finds them."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import boto3
+from boto3.exceptions import S3UploadFailedError
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+
+from stoker.storage.store import Listing, Object, StoreError, part_size
+
+SENDERS = 4  # parts of one file that are on their way at once
+MOST_DELETED = 1000  # keys in one request
+SETTINGS = Config(
+    connect_timeout=5,
+    read_timeout=60,
+    retries={"mode": "standard", "total_max_attempts": 4},
+    max_pool_connections=32,
+)
+
+
+def open_bucket(bucket: str, prefix: str) -> "S3":
+    return S3(bucket, prefix)
+
+
+class S3:
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        with self._told():
+            self._client: Any = boto3.session.Session().client("s3", config=SETTINGS)
+
+    def list(self, prefix: str = "") -> Listing:
+        objects: dict[str, Object] = {}
+        now = None
+        for page in self._pages("list_objects_v2", Prefix=self._prefix + prefix):
+            now = now or parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
+            for found in page.get("Contents", []):
+                objects[found["Key"].removeprefix(self._prefix)] = Object(
+                    size=found["Size"], tag=found["ETag"].strip('"'), modified=found["LastModified"]
+                )
+        assert now is not None
+        return Listing(objects=objects, now=now)
+
+    def folders(self) -> Sequence[str]:
+        pages = self._pages("list_objects_v2", Prefix=self._prefix, Delimiter="/")
+        found = [folder["Prefix"] for page in pages for folder in page.get("CommonPrefixes", [])]
+        return [name.removeprefix(self._prefix).rstrip("/") for name in found]
+
+    def get(self, key: str) -> bytes | None:
+        with self._told():
+            try:
+                data: bytes = self._client.get_object(**self._at(key))["Body"].read()
+            except self._client.exceptions.NoSuchKey:
+                return None
+        return data
+
+    def download(self, key: str, path: Path) -> None:
+        with self._told():
+            self._client.download_file(self._bucket, self._prefix + key, str(path))
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._told():
+            self._client.put_object(**self._at(key), Body=data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        with self._told():
+            try:
+                self._client.put_object(**self._at(key), Body=data, IfNoneMatch="*")
+            except ClientError as e:
+                if _status(e) not in (409, 412):
+                    raise
+                return False
+        return True
+
+    def upload(self, key: str, path: Path) -> None:
+        size = path.stat().st_size
+        if size <= part_size(size):
+            self.put(key, path.read_bytes())
+            return
+        with self._told(), open(path, "rb") as file:
+            upload, there = self._begun(key)
+            pool = ThreadPoolExecutor(SENDERS)
+            try:
+                tags = list(pool.map(lambda part: self._send(key, upload, file.fileno(), part, there), _parts(size)))
+            finally:
+                pool.shutdown(cancel_futures=True)
+            parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, start=1)]
+            self._client.complete_multipart_upload(**self._at(key), UploadId=upload, MultipartUpload={"Parts": parts})
+
+    def unfinished(self, prefix: str) -> Iterable[str]:
+        pages = self._pages("list_multipart_uploads", Prefix=self._prefix + prefix)
+        return [one["Key"].removeprefix(self._prefix) for page in pages for one in page.get("Uploads", [])]
+
+    def abandon(self, key: str) -> None:
+        for upload in self._uploads(key):
+            self._abort(key, upload["UploadId"])
+
+    def delete(self, keys: Iterable[str]) -> None:
+        every = list(keys)
+        for some in (every[start : start + MOST_DELETED] for start in range(0, len(every), MOST_DELETED)):
+            with self._told():
+                answer = self._client.delete_objects(
+                    Bucket=self._bucket,
+                    Delete={"Objects": [{"Key": self._prefix + key} for key in some], "Quiet": True},
+                )
+            for wrong in answer.get("Errors", []):
+                raise self._refused(wrong.get("Code", "AccessDenied"))
+
+    def tag(self, path: Path) -> str:
+        """An MD5, or that of the parts' MD5s. Where a bucket has keys of its own it is neither, and none matches."""
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            if size <= part_size(size):
+                return hashlib.file_digest(file, _md5).hexdigest()
+            digests = [_md5(os.pread(file.fileno(), end - start, start)).digest() for _, start, end in _parts(size)]
+        return f"{_md5(b''.join(digests)).hexdigest()}-{len(digests)}"
+
+    def _at(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + key}
+
+    def _pages(self, call: str, **words: str) -> Iterator[Any]:
+        with self._told():
+            yield from self._client.get_paginator(call).paginate(Bucket=self._bucket, **words)
+
+    def _uploads(self, key: str) -> Sequence[Any]:
+        """Of this key and no other, oldest first."""
+        pages = self._pages("list_multipart_uploads", Prefix=self._prefix + key)
+        found = [one for page in pages for one in page.get("Uploads", []) if one["Key"] == self._prefix + key]
+        return sorted(found, key=lambda one: one["Initiated"])
+
+    def _begun(self, key: str) -> tuple[str, dict[int, str]]:
+        """An upload to go on with, or a new one; and the tags of the parts that it has."""
+        with suppress(StoreError):  # to look for one is a right of its own
+            if upload := self._unfinished_of(key):
+                return upload, {part["PartNumber"]: part["ETag"].strip('"') for part in self._parts(key, upload)}
+        return self._client.create_multipart_upload(**self._at(key))["UploadId"], {}
+
+    def _unfinished_of(self, key: str) -> str | None:
+        """The newest; of older ones nothing is left."""
+        ids: list[str] = [one["UploadId"] for one in self._uploads(key)]
+        for upload in ids[:-1]:
+            self._abort(key, upload)
+        return ids[-1] if ids else None
+
+    def _abort(self, key: str, upload: str) -> None:
+        with self._told(), suppress(self._client.exceptions.NoSuchUpload):
+            self._client.abort_multipart_upload(**self._at(key), UploadId=upload)
+
+    def _parts(self, key: str, upload: str) -> Iterator[Any]:
+        pages = self._pages("list_parts", Key=self._prefix + key, UploadId=upload)
+        return (part for page in pages for part in page.get("Parts", []))
+
+    def _send(self, key: str, upload: str, file: int, part: tuple[int, int, int], there: dict[int, str]) -> str:
+        """Returns the part's tag. One that is there already is known by it: it is the MD5 of its bytes."""
+        number, start, end = part
+        data = os.pread(file, end - start, start)
+        tag = _md5(data).hexdigest()
+        if there.get(number) == tag:
+            return tag
+        answer = self._client.upload_part(**self._at(key), UploadId=upload, PartNumber=number, Body=data)
+        sent: str = answer["ETag"].strip('"')
+        return sent
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What went wrong, in words."""
+        try:
+            yield
+        except ClientError as e:
+            if _status(e) in (401, 403):
+                raise self._refused(e.response["Error"]["Code"]) from e
+            if e.response["Error"]["Code"] in ("NoSuchBucket", "404"):
+                raise StoreError(
+                    f"there is no bucket '{self._bucket}' ({self.url})",
+                    remedy=f"Check its name, or make it with: aws s3 mb s3://{self._bucket}",
+                ) from e
+            raise self._unreachable(e.response["Error"].get("Message") or e.response["Error"]["Code"]) from e
+        except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, ProfileNotFound) as e:
+            raise StoreError(
+                f"{self.url}: there are no AWS credentials here ({e})",
+                remedy="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run: aws configure",
+            ) from e
+        except (BotoCoreError, S3UploadFailedError, ValueError) as e:
+            raise self._unreachable(e) from e
+
+    def _refused(self, why: str) -> StoreError:
+        return StoreError(
+            f"no permission for {self.url} ({why})",
+            remedy="Allow s3:ListBucket, GetObject, PutObject and DeleteObject there, or use other credentials",
+        )
+
+    def _unreachable(self, why: object) -> StoreError:
+        return StoreError(
+            f"{self.url} cannot be reached ({why})", remedy="Check the network and AWS_ENDPOINT_URL, then try again"
+        )
+
+
+def _parts(size: int) -> list[tuple[int, int, int]]:
+    """(number, start, end) of each."""
+    bounds = [*range(0, size, part_size(size)), size]
+    return [(number, start, end) for number, (start, end) in enumerate(pairwise(bounds), start=1)]
+
+
+def _md5(data: bytes = b"") -> "hashlib._Hash":
+    return hashlib.md5(data, usedforsecurity=False)
+
+
+def _status(error: ClientError) -> int:
+    code: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return code

@@ -1,0 +1,89 @@
+"""The model card: README.md of an exported folder. Numbers alone: no paths, no text, no environment."""
+
+from pathlib import Path
+
+import torch
+
+from stoker import __version__
+from stoker.data.shards import Index
+from stoker.rundir import RunDir
+from stoker.spec import sizes
+from stoker.spec.errors import UserError
+from stoker.train.load import LoadedModel
+
+Rows = list[tuple[str, str]]
+
+CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- {family}
+- stoker
+---
+
+# {name}
+
+A {family} language model of {parameters:,} parameters, made with Stoker {version}.
+
+| | |
+| --- | --- |
+{table}
+
+## Use it
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}")  # or this folder
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+inputs = tokenizer("Once upon a time", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50, do_sample=True)[0]))
+```
+
+`stoker.json` says how this folder was checked, and has the sha256 of each of its files.
+"""
+
+
+def card(loaded: LoadedModel, *, name: str, dtype: torch.dtype) -> str:
+    shape = loaded.shape
+    assert shape.vocab is not None
+    rows = [
+        ("layers, heads, width", f"{shape.layers}, {shape.heads}, {shape.width}"),
+        ("context", f"{shape.context:,} tokens"),
+        ("vocabulary", f"{shape.vocab:,} tokens"),
+        ("weights", str(dtype).removeprefix("torch.")),
+    ]
+    if loaded.run and loaded.step:
+        rows += _training(loaded.run, loaded.step) + _data(loaded.run)
+    return CARD.format(
+        family=shape.family,
+        name=name,
+        parameters=sizes.parameters(shape, shape.vocab),
+        version=__version__,
+        table="\n".join(f"| {key} | {value} |" for key, value in rows),
+    )
+
+
+def _training(run: RunDir, step: int) -> Rows:
+    spec = run.spec()
+    records = [record for record in run.metrics() if record["step"] <= step]
+    rows = [
+        ("steps", f"{step:,}, each of {spec.batch.sequences} × {spec.batch.length} tokens"),
+        ("learning rate", f"{spec.optim.lr:g}, {spec.optim.schedule}"),
+    ]
+    for key, title in (("tokens", "tokens trained on"), ("loss", "training loss"), ("val_loss", "held-out loss")):
+        found = [record[key] for record in records if record.get(key) is not None]
+        if found:
+            rows.append((title, f"{found[-1]:,}" if key == "tokens" else f"{found[-1]:.4f}"))
+    return rows
+
+
+def _data(run: RunDir) -> Rows:
+    """What is known of the text, where its token set is still there."""
+    try:
+        index = Index.read(Path(run.data().shards))
+    except UserError:
+        return []
+    tokens = sum(shard.tokens for shard in index.train)
+    return [("training text", f"{index.documents:,} documents, {index.bytes:,} bytes, {tokens:,} tokens")]

@@ -1,0 +1,74 @@
+"""A folder in the form of transformers as a run: its step-0 checkpoint holds the weights.
+
+Such a run has not been trained here: it is done at step 0, has no data, and takes every verb that needs only a model.
+"""
+
+import time
+import warnings
+from pathlib import Path
+
+from stoker.data.tokenizer import save
+from stoker.rundir import Exit, RunDir
+from stoker.spec import contract
+from stoker.spec.errors import UserError
+from stoker.spec.load import clean_name
+from stoker.spec.run import Data, Model, RunSpec, Until
+from stoker.storage.mirror import in_words, run_dir
+from stoker.storage.sync import publish
+from stoker.train.checkpoint import write_checkpoint
+from stoker.train.folders import whole_folder
+from stoker.train.load import LoadedModel, load_model
+from stoker.train.models import weights
+
+
+def import_model(folder: Path, *, name: str, runs: Path) -> RunDir:
+    if clean_name(name) != name:
+        raise UserError(f"'{name}' cannot be a run's name", remedy=f"Call it something like {clean_name(name)}")
+    place = RunDir(runs / name)
+    if run_dir(place.path).exists():
+        raise UserError(f"there is a run '{name}' in {in_words(runs)}", remedy="Give another --name")
+    loaded = load_model(folder, device="cpu")
+    if loaded.run:
+        raise UserError(f"{folder} belongs to run '{loaded.run.name}' already", remedy="Use that run as it is")
+    _check_tokenizer(loaded, folder)
+    with whole_folder(place.path) as partial:
+        _write(RunDir(partial), loaded, _spec(name, loaded.shape), source=folder)
+    publish(place)
+    return place
+
+
+def _check_tokenizer(loaded: LoadedModel, folder: Path) -> None:
+    tokens, rows = loaded.read_tokenizer().vocab, loaded.shape.vocab or 0
+    if tokens > rows:
+        raise UserError(
+            f"the tokenizer in {folder} has {tokens} tokens, and the model an embedding of {rows}",
+            remedy="Put the tokenizer beside it that it was trained with",
+        )
+
+
+def _spec(name: str, shape: Model) -> RunSpec:
+    """What a run file would say of it: of data and an end nothing is known, and nobody reads them."""
+    return RunSpec.model_validate(
+        {
+            "name": name,
+            "model": shape,
+            "data": Data(path="imported", validation=0.0),
+            "batch": {"sequences": 1, "length": min(256, shape.context)},
+            "until": Until(steps=1),
+        }
+    )
+
+
+def _write(run: RunDir, loaded: LoadedModel, spec: RunSpec, *, source: Path) -> None:
+    save(loaded.read_tokenizer(), run.tokenizer)
+    tensors = {"model": weights(loaded.model)}
+    run.checkpoints.mkdir(parents=True)
+    progress = {"step": 0, "best_step": None}
+    manifest = {"step": 0, "time": time.time(), "world": 1, "state": {"progress": progress}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group: none is meant
+        write_checkpoint(run.checkpoint(0), tensors, manifest)
+    run.add_event("imported", step=0, source=str(source.absolute()))
+    reason = f"imported from {source.absolute()}"
+    run.write_exit(Exit(state="done", code=contract.EXIT_DONE, step=0, reason=reason))
+    run.create(spec, None)

@@ -1,0 +1,153 @@
+"""A step trained again from the nearest checkpoint gives the loss that the run wrote down, bit for bit."""
+
+import csv
+import gzip
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stoker.api.opening import begin
+from stoker.api.replay import Replayed, scratch
+from stoker.api.running import follow, plan, start
+from stoker.data.shards import TokenSet
+from stoker.rundir import Record, RunDir
+from stoker.spec.errors import RunFailed, UserError
+from stoker.spec.load import load
+
+SEQUENCES = 5
+WORDS = [
+    "model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "model.dropout=0.1",
+    f"batch.sequences={SEQUENCES}", "batch.length=32", "data.tokenizer={train: 300}", "data.validation=0.05",
+    "precision=fp32", "compile=false", "log.every=1", "log.tensorboard=false", "eval.every=4", "eval.sequences=4",
+    "checkpoint.every=4", "checkpoint.keep=100", "optim.lr=1e-3", "on.device=cpu", "on.max_restarts=0",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text in several formats, and room for runs."""
+    folder = tmp_path_factory.mktemp("replay")
+    (folder / "data").mkdir()
+    texts = [f"On day {i} the stoker fed the fire, and the fire asked for more.\n" for i in range(100)]
+    (folder / "data/a.txt").write_text("".join(texts[:25]))
+    (folder / "data/b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[25:50]))
+    rows = io.StringIO()
+    csv.writer(rows).writerows([["text"], *([text] for text in texts[50:75])])
+    (folder / "data/c.csv").write_text(rows.getvalue())
+    (folder / "data/d.txt.gz").write_bytes(gzip.compress("".join(texts[75:]).encode()))
+    return folder
+
+
+def train(place: Path, *words: str) -> RunDir:
+    spec = load(None, [f"data.path={place / 'data'}", *WORDS, *words]).spec
+    run = RunDir(place / "runs" / spec.name)
+    submission = plan(spec, run)
+    begin(spec, runs=place / "runs")
+    assert follow(start(submission)) == 0, run.exit()
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> RunDir:
+    """Two workers, once through the data: the last step is short."""
+    made = train(place, "name=whole", "until.epochs=1", "on.workers=2")
+    samples = TokenSet.open(Path(made.data().shards)).train.samples(32)
+    assert samples % SEQUENCES, "the last step should be short"
+    assert last(made) == -(-samples // SEQUENCES) > 9
+    return made
+
+
+def last(run: RunDir) -> int:
+    return int(run.metrics()[-1]["step"])
+
+
+def replay(run: RunDir, step: int) -> Replayed:
+    seen: list[int] = []
+
+    def look(records: list[Record]) -> bool:
+        seen.extend(record["step"] for record in records)
+        return False
+
+    with scratch(run, step) as copy:
+        found = copy.train(look)
+    assert found is not None
+    assert seen == list(range(found.start + 1, step + 1))
+    assert not copy.copy.path.parent.exists()
+    return found
+
+
+def content(run: RunDir) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(run.path.rglob("*")) if path.is_file()}
+
+
+def recorded(run: RunDir, step: int) -> float:
+    return float(next(record["loss"] for record in run.metrics() if record["step"] == step))
+
+
+def test_the_short_last_step_of_an_epoch_is_equal_and_the_run_is_left_alone(run: RunDir) -> None:
+    before = content(run)
+    step = last(run)
+    found = replay(run, step)
+    assert (found.loss, found.equal, found.difference) == (recorded(run, step), True, 0.0)
+    assert found.start == max(saved.step for saved in run.saved() if saved.step < step)
+    assert found.workers == 2
+    assert found.reasons == []
+    assert content(run) == before
+
+
+def test_a_step_before_every_checkpoint_is_trained_from_the_beginning(run: RunDir) -> None:
+    found = replay(run, 3)
+    assert (found.start, found.equal, found.loss) == (0, True, recorded(run, 3))
+
+
+def test_a_run_that_changed_its_workers_and_went_on_after_a_short_step_is_followed_all_the_way(place: Path) -> None:
+    train(place, "name=changed", "until.epochs=1", "on.workers=1", "optim.horizon=40", "batch.micro=2")
+    run = RunDir(place / "runs/changed")
+    end = last(run)
+    train(place, "name=changed", "until.epochs=2", "on.workers=2", "optim.horizon=50", "batch.micro=3")
+    for saved in run.saved():
+        if saved.step > 4:
+            shutil.rmtree(saved.path)
+    step = end + 2
+    with scratch(run, step) as copy:
+        assert copy.start == 4
+        assert [(leg.stop, leg.workers, leg.epochs) for leg in copy.legs] == [(end, 1, 1), (step, 2, None)]
+        assert [leg.choices["horizon"] for leg in copy.legs] == [40, 50]
+    found = replay(run, step)
+    assert (found.loss, found.equal) == (recorded(run, step), True)
+
+
+def test_a_checkpoint_that_is_damaged_or_half_deleted_is_passed_over(run: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "whole")
+    copied = RunDir(tmp_path / "whole")
+    with scratch(copied, 10) as copy:
+        assert copy.start == 8
+    shard = next(copied.checkpoint(8).glob("*.distcp"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with scratch(copied, 10) as copy:
+        assert copy.start == 4
+        assert [saved.step for saved in copy.copy.saved()] == [4]
+    next(copied.checkpoint(4).glob("*.distcp")).unlink()
+    with scratch(copied, 10) as copy:
+        assert copy.start == 0
+
+
+def test_one_that_is_stopped_gives_nothing_and_leaves_nothing(run: RunDir) -> None:
+    with scratch(run, 3) as copy:
+        assert copy.train(lambda _: True) is None
+    assert not copy.copy.path.parent.exists()
+
+
+def test_what_cannot_be_trained_again_says_why(run: RunDir) -> None:
+    with pytest.raises(UserError, match="has not reached step 999"), scratch(run, 999):
+        pass
+    with scratch(run, 1) as copy:
+        shutil.rmtree(copy.copy.path / "ledger")
+        (copy.copy.path / "ledger").write_text("in the way")
+        with pytest.raises(RunFailed, match="training up to step 1 again failed"):
+            copy.train(lambda _: False)

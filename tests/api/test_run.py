@@ -1,0 +1,246 @@
+"""A run from Python: submitted, watched, waited for and stopped, by the program that began it or any other."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import stoker
+from stoker.api.opening import begin
+from stoker.api.run import Run, go_on
+from stoker.rundir import RunDir
+from stoker.spec.run import Batch, Data, Model, On, Until
+
+LONG = 100_000
+
+
+@pytest.fixture
+def spec(tokens: Path) -> stoker.RunSpec:
+    return stoker.RunSpec(
+        name="tale",
+        model=Model(layers=1, heads=1, width=16, context=16),
+        data=Data(path=str(tokens)),
+        batch=Batch(sequences=2, length=16),
+        until=Until(steps=5),
+        on=On(workers=1, device="cpu"),
+    )
+
+
+@pytest.fixture
+def submit(spec: stoker.RunSpec, tmp_path: Path):
+    """Submit it here; what still runs when the test ends is ended."""
+    begun: list[Run] = []
+
+    def start(*words: str) -> Run:
+        begun.append(stoker.submit(spec, "log.every=1", "compile=false", *words, runs=tmp_path / "runs"))
+        return begun[-1]
+
+    yield start
+    for run in begun:
+        if run.stop():
+            run.stop()
+        run.wait()
+
+
+def trains(run: Run) -> bool:
+    return run.view().step > 0
+
+
+def test_a_run_is_submitted_waited_for_and_read(submit, tmp_path: Path) -> None:
+    run = submit("until.steps=7")
+    assert run.view().state == "running"
+    assert run.name.startswith("tale-")
+    assert run.path == tmp_path / "runs" / run.name
+    end = run.wait()
+    assert (end.state, end.code, end.step) == ("done", 0, 7)
+    assert run.spec.until.steps == 7
+    assert run.view().state == "done"
+    assert "started" in [event["kind"] for event in run.events()]
+    assert list(RunDir(run.path).metrics())[-1]["step"] == 7
+    assert repr(run) == f"Run('{run.name}', done, step 7)"
+    for word in (run.name, run.path, str(run.path)):
+        again = stoker.open_run(word, runs=tmp_path / "runs")
+        assert again.wait() == end
+        assert again.path == run.path
+        assert not again.stop()
+
+
+def test_a_run_is_stopped_and_gone_on_with(submit, tmp_path: Path, eventually) -> None:
+    run = submit(f"until.steps={LONG}")
+    with pytest.raises(TimeoutError, match=run.name):
+        run.wait(0.1)
+    eventually(lambda: trains(run))
+    assert run.stop()
+    end = run.wait()
+    assert (end.state, end.code) == ("paused", 75)
+    assert end.step
+    assert not run.stop()
+    again = go_on(stoker.load(run.spec, f"until.steps={end.step + 2}"), runs=tmp_path / "runs")
+    assert again.wait().state == "done"
+    assert again.path == run.path
+    assert go_on(again.spec, runs=tmp_path / "runs").wait().state == "done", "it is done, and stays so"
+
+
+def test_waiting_for_a_run_whose_supervisor_was_killed_comes_to_an_end(submit, tmp_path: Path, eventually) -> None:
+    run = submit(f"until.steps={LONG}")
+    another = stoker.open_run(run.name, runs=tmp_path / "runs")
+    eventually(lambda: trains(run))
+    holder = RunDir(run.path).holder()
+    assert holder is not None
+    os.kill(holder["pid"], signal.SIGKILL)
+    for one in (another, run):
+        end = one.wait()
+        assert end.state == "failed"
+        assert "supervisor" in end.reason
+        assert one.view().state == "interrupted"
+
+
+def test_a_run_that_fails_is_no_exception(submit) -> None:
+    end = submit("optim.lr=1e20", "optim.clip=null", "optim.warmup=0", "until.steps=200").wait()
+    assert (end.state, end.code) == ("failed", 3)
+    assert end.reason
+    assert end.remedy
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["optim.rl=1"], "optim.rl is unknown"),
+        (["data=gone.txt"], "gone.txt does not exist"),
+        (["on.device=cuda", "on.workers=99"], "on."),
+        (["model=gone:build"], "there is no module gone"),
+        (["callbacks=['__main__:Tell']"], "a notebook defines"),
+    ],
+)
+def test_what_is_wrong_is_raised_and_nothing_is_begun(submit, tmp_path: Path, words: list[str], part: str) -> None:
+    with pytest.raises(stoker.UserError, match=part):
+        submit(*words)
+    assert not list((tmp_path / "runs").glob("[!.]*"))
+
+
+def test_a_run_that_is_not_there_is_named_with_the_nearest(spec: stoker.RunSpec, tmp_path: Path) -> None:
+    begin(spec, runs=tmp_path)
+    with pytest.raises(stoker.UserError, match="Did you mean tale"):
+        stoker.open_run("tail", runs=tmp_path)
+
+
+def test_words_overrule_a_spec_and_its_paths_hold_from_any_folder(
+    spec: stoker.RunSpec, tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tokens.parent)
+    near = spec.model_copy(update={"data": Data(path=tokens.name)})
+    loaded = stoker.load(near, "optim.lr=1e-5", "until.steps=2k")
+    assert isinstance(loaded, stoker.RunSpec)
+    assert loaded.data.path == str(tokens)
+    assert (loaded.optim.lr, loaded.until.steps) == (1e-5, 2000)
+    assert loaded.name == "tale"
+    assert loaded.model_copy(update={"optim": near.optim, "until": near.until, "data": near.data}) == near
+    assert stoker.load(stoker.ScriptSpec(script="train.py")).script == str(tokens.parent / "train.py")
+
+
+def test_a_run_file_is_loaded_from_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "books.yaml"
+    file.write_text("data: ./books\nuntil: {steps: 10}\n")
+    loaded = stoker.load(str(file), "seed=4")
+    assert isinstance(loaded, stoker.RunSpec)
+    assert (loaded.name, loaded.seed, loaded.data.path) == ("books", 4, str(tmp_path / "books"))
+
+
+def test_it_works_in_a_thread_and_leaves_the_signals_alone(submit) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)}
+    states = []
+    thread = threading.Thread(target=lambda: states.append(submit("until.steps=1").wait().state))
+    thread.start()
+    thread.join()
+    assert states == ["done"]
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def program(folder: Path, text: str, **environment: str) -> str:
+    """Run a user's script, as a user does."""
+    (folder / "program.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=folder, env=os.environ | environment, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_forked_child_sees_the_run_that_its_parent_submitted(spec: stoker.RunSpec, tmp_path: Path) -> None:
+    said = program(
+        tmp_path,
+        "import os, stoker\n"
+        f"spec = stoker.RunSpec.model_validate_json({spec.model_dump_json()!r})\n"
+        f"run = stoker.submit(spec, 'until.steps={LONG}')\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    try:\n"
+        "        run.wait(0.5)\n"
+        "    except TimeoutError:\n"
+        "        print('it runs', flush=True)\n"
+        "    run.stop()\n"
+        "    print(run.wait().state, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "os.wait()  # for the supervisor\n"
+        "print(run.wait().state)\n",
+    )
+    assert said.splitlines() == ["it runs", "paused", "paused"]
+
+
+def test_a_script_needs_no_guard_against_being_imported_again(tmp_path: Path, books: Path) -> None:
+    """Enough text for several processes: they must not run the user's script once more."""
+    text = "".join(file.read_text() for file in sorted(books.iterdir()))
+    (tmp_path / "book.txt").write_text(text * (6 * 2**20 // len(text)))
+    said = program(
+        tmp_path,
+        "import stoker\n"
+        "print('once')\n"
+        "model = {'layers': 1, 'heads': 1, 'width': 16, 'context': 16}\n"
+        "spec = {'model': model, 'data': {'path': 'book.txt', 'tokenizer': {'train': 300}},\n"
+        "        'batch': {'sequences': 2, 'length': 16}, 'until': {'steps': 1}, 'on': {'workers': 1}}\n"
+        "run = stoker.submit(stoker.RunSpec.model_validate(spec))\n"
+        "print(run.wait().state)\n",
+    )
+    assert said.split() == ["once", "done"]
+
+
+def test_metrics_are_a_frame_where_pandas_is_there_and_else_a_list(spec: stoker.RunSpec, tmp_path: Path) -> None:
+    run = begin(spec, runs=tmp_path).run
+    for step in (1, 2, 3):
+        run.add_metrics({"step": step, "loss": 4 / step})
+    ask = f"import stoker\nmetrics = stoker.open_run({str(run.path)!r}).metrics()\nprint(type(metrics).__name__)\n"
+    frame = program(tmp_path, f"{ask}print(metrics['step'].tolist(), metrics['loss'].notna().all())")
+    assert frame.splitlines() == ["DataFrame", "[1, 2, 3] True"]
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    (nowhere / "pandas.py").write_text("raise ModuleNotFoundError('there is none', name='pandas')\n")
+    plain = program(tmp_path, f"{ask}print([record['step'] for record in metrics])", PYTHONPATH=str(nowhere))
+    assert plain.splitlines() == ["list", "[1, 2, 3]"]
+
+
+def test_logs_are_those_of_a_worker_or_of_all(spec: stoker.RunSpec, tmp_path: Path) -> None:
+    directory = begin(spec, runs=tmp_path).run
+    for rank in (0, 1):
+        directory.log(rank).write_text(f"rank {rank} says hello\nrank {rank} is done\n")
+    run = stoker.open_run("tale", runs=tmp_path)
+    assert list(run.logs()) == ["rank 0 says hello", "rank 0 is done"]
+    assert list(run.logs(rank=1, tail=1)) == ["rank 1 is done"]
+    assert "[1] rank 1 says hello" in list(run.logs(rank=None))
+    with pytest.raises(stoker.UserError, match="no log of rank 7"):
+        run.logs(rank=7)
+
+
+def test_what_is_not_asked_for_is_not_imported() -> None:
+    text = "import sys, stoker; stoker.Callback, stoker.RunSpec; print({'torch', 'numpy', 'rich'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    for name in stoker.__all__:
+        assert getattr(stoker, name)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        stoker.nonsense  # noqa: B018

@@ -1,0 +1,125 @@
+"""`stoker eval` on a real run: its own held-out text, any other, and what cannot be evaluated."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from stoker.cli.main import main
+from stoker.rundir import RunDir
+from stoker.train.load import load_model
+from stoker.train.models.gpt2 import SPEC
+
+pytestmark = pytest.mark.usefixtures("tale")
+
+TEXT = "the stoker feeds the boiler. a heap of coal warms the old engine.\n" * 30
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the test, with a run and some text, as the current one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text(TEXT)
+    return tmp_path
+
+
+def evaluate(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main(["eval", *words, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_default_is_the_runs_own_held_out_text(place: Path, tokens: Path, capsys) -> None:
+    told = RunDir(place / "runs" / "tale").metrics()[-1]["val_loss"]
+    same = evaluate(capsys, "tale", "--sequences", "5")
+    assert same["loss"] == pytest.approx(told, abs=1e-6)
+    assert (same["sequences"], same["tokens"], same["step"], same["precision"]) == (5, 160, 40, "fp32")
+    everything = evaluate(capsys, "tale")
+    assert everything["tokens"] > same["tokens"]
+    assert everything["loss"] == pytest.approx(told, rel=0.2)
+    assert everything["bits_per_byte"] < everything["loss"] / 0.6931
+    assert evaluate(capsys, "tale", "--data", str(tokens))["loss"] == everything["loss"]
+    trained_on = evaluate(capsys, "tale", "--split", "train", "--sequences", "20")
+    assert trained_on["tokens"] == 640
+
+
+def test_any_text_is_evaluated_and_nothing_is_written_beside_it(place: Path, capsys) -> None:
+    before = sorted(path.name for path in place.rglob("*"))
+    found = evaluate(capsys, "tale", "--data", "book.txt", "--length", "16")
+    assert found["bytes"] == pytest.approx(len(TEXT), abs=10)
+    assert found["perplexity"] < 100
+    (place / "more").mkdir()
+    (place / "more" / "a.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
+    both = evaluate(capsys, "tale", "--data", "book.txt", "more/*.jsonl", "--step", "best")
+    assert both["tokens"] == 2 * found["tokens"] + 1
+    after = sorted(path.name for path in place.rglob("*"))
+    assert after == sorted([*before, "more", "a.jsonl"])
+
+
+def test_a_folder_that_transformers_wrote_is_evaluated_alike_and_has_no_data_of_its_own(place: Path, capsys) -> None:
+    loaded = load_model(place / "runs" / "tale", device="cpu")
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, n_positions=32, vocab_size=300, eos_token_id=0, bos_token_id=0)
+    theirs = GPT2LMHeadModel(config)
+    theirs.load_state_dict(SPEC.to_hf(loaded.model.state_dict()), strict=False)
+    theirs.save_pretrained(place / "theirs")
+    assert main(["eval", "theirs"]) == 2
+    assert "has no data of its own. Name some: --data FILE" in capsys.readouterr().err
+    assert main(["eval", "theirs", "--data", "book.txt"]) == 2
+    assert "has no tokenizer" in capsys.readouterr().err
+    words = ["--data", "book.txt", "--tokenizer", "runs/tale/tokenizer"]
+    assert evaluate(capsys, "theirs", *words)["loss"] == evaluate(capsys, "tale", *words)["loss"]
+
+
+def test_it_reads_well_in_a_pipe_and_in_a_terminal(stoker, terminal, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(TEXT)
+    shown = stoker("eval", "tale", "--data", "book.txt").stdout
+    for name in ("model", "data", "loss", "perplexity", "bits/byte", "tokens"):
+        assert re.search(rf"^  {name} +\S", shown, re.MULTILINE), name
+    assert "\x1b" not in shown
+    screen = terminal("eval", "tale", "--data", "book.txt")
+    loss = re.search(r"loss +(\S+)", shown)
+    assert loss is not None
+    assert loss[1] in screen.read()
+    assert screen.process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["tael"], "Did you mean tale"),
+        (["tale", "--sequences", "0"], "--sequences is 0"),
+        (["tale", "--length", "-4"], "--length is -4"),
+        (["tale", "--length", "33"], r"--length is 33, and the model reads 32 tokens at most\. Give 32 or less"),
+        (["tale", "--data", "none.txt"], r"none\.txt does not exist"),
+        (["tale", "--data", "empty.txt"], r"empty\.txt is empty"),
+        (["tale", "--data", ""], "--data names nothing"),
+        (["tale", "--data", "latin.txt"], "is not UTF-8 text"),
+        (["tale", "--data", "book.txt", "--split", "train"], "--split is for prepared sets"),
+        (["tale", "--data", "word.txt", "--sequences", "3"], "not one sequence of 32"),
+        (["tale", "--data", "other"], "prepared with another tokenizer"),
+        (["bare", "--data", "book.txt"], r"has no tokenizer\. .*--tokenizer DIR"),
+        (["bare", "--data", "book.txt", "--tokenizer", "other/tokenizer"], r"go up to 399, and the model knows 300"),
+        (["moved"], "is gone"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_a_mistake_is_one_line_with_a_remedy(place: Path, capsys, words: list[str], problem: str) -> None:
+    (place / "empty.txt").write_text("")
+    (place / "word.txt").write_text("coal")
+    (place / "latin.txt").write_bytes("é".encode("latin-1"))
+    if "other" in " ".join(words):
+        letters = "".join(chr(0x100 + n % 500) for n in range(4000))
+        (place / "letters.txt").write_text(f"{letters} {TEXT}")
+        assert main(["prepare", "letters.txt", "-o", "other", "--tokenizer", "400", "--validation", "10%"]) == 0
+    shutil.rmtree(shutil.copytree(place / "runs" / "tale", place / "runs" / "bare") / "tokenizer")
+    shutil.copytree(place / "runs" / "tale", place / "runs" / "moved")
+    (place / "runs" / "moved" / "data.json").write_text('{"shards": "/nowhere/at/all", "key": "k"}')
+    capsys.readouterr()
+    assert main(["eval", *words, "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert re.search(problem, captured.err), captured.err

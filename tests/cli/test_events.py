@@ -1,0 +1,72 @@
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.cli import describe
+from stoker.cli.events import words
+from stoker.cli.main import main
+from stoker.rundir import DataRef, RunDir
+from stoker.spec.run import Data, RunSpec, Until
+
+TOLD = [
+    ({"kind": "world", "attempt": 2, "workers": 1, "restart": 1}, "attempt 2 with 1 worker"),
+    (
+        {"kind": "started", "chip": "CPU", "parameters": 12_345_678, "steps": 1000},
+        "training on CPU, 12.3M parameters, until step 1,000",
+    ),
+    ({"kind": "checkpoint", "step": 20, "seconds": 0.25}, "saved step 20 in 0.2 s"),
+    ({"kind": "changed", "changes": {"until.steps": [8, 9]}}, "changed until.steps: 8 -> 9"),
+    ({"kind": "stopping", "signal": "SIGTERM"}, "asked to save and end (SIGTERM)"),
+    ({"kind": "finished", "step": 9, "reason": "all 9 steps are done"}, "finished at step 9: all 9 steps are done"),
+    ({"kind": "sample", "step": 9, "text": "one\n\x1b[31mtwo"}, "after step 9 it writes: one \ufffd[31mtwo"),
+    ({"kind": "started"}, "started"),
+    ({"kind": "of tomorrow", "step": 3, "why": "x"}, "of tomorrow: step=3 why=x"),
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "tale")
+    run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=8)), DataRef(shards="/nowhere", key="k"))
+    run.add_event("world", attempt=1, workers=2, restart=0)
+    run.add_event("resumed", rank=0, step=4)
+    return run
+
+
+@pytest.mark.parametrize(("record", "line"), TOLD, ids=lambda x: x if isinstance(x, str) else "")
+def test_every_event_is_one_line_in_words(record: dict[str, object], line: str) -> None:
+    assert words({"time": 0.0, "rank": 0, "host": "h"} | record) == line
+
+
+def test_while_a_run_is_followed_only_what_is_worth_a_line_is_told() -> None:
+    assert describe.event({"kind": "resumed", "step": 4}) == "resumed at step 4"
+    assert describe.event({"kind": "checkpoint", "step": 4, "seconds": 1.0}) is None
+
+
+def test_events_have_their_time_and_as_json_all_that_is_known(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["events", str(run.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[21:] for line in lines] == ["attempt 1 with 2 workers", "resumed at step 4"]
+    assert lines[0].startswith(time.strftime("%Y-%m-%d "))
+    assert main(["events", "tale", "--runs", str(run.path.parent), "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == run.events()
+
+
+def test_following_events_ends_with_the_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    held, seen = threading.Event(), threading.Event()
+
+    def live() -> None:
+        with run.lock():
+            held.set()
+            seen.wait(0.5)
+            run.add_event("stopping", signal="SIGTERM")
+
+    writer = threading.Thread(target=live)
+    writer.start()
+    held.wait()
+    assert main(["events", str(run.path), "-f"]) == 0
+    writer.join()
+    assert capsys.readouterr().out.splitlines()[-1].endswith("asked to save and end (SIGTERM)")

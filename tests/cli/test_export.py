@@ -1,0 +1,269 @@
+"""`stoker export` and `stoker import` as a user types them, on a run that was really trained."""
+
+import base64
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from stoker.cli.main import main
+
+TINY = [
+    "model.layers=2", "model.heads=2", "model.width=32", "model.context=48", "batch.sequences=4", "batch.length=32",
+    "precision=fp32", "compile=false", "until.steps=4", "checkpoint.every=2", "eval.every=2", "on.workers=1",
+    "on.device=cpu", "log.tensorboard=false",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tokens: Path) -> Path:
+    """A folder with a trained run `tale`."""
+    folder = tmp_path_factory.mktemp("place")
+    done = stoker(folder, "train", "name=tale", f"data={tokens}", *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def stoker(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv(*words), cwd=place, capture_output=True, text=True, env=os.environ | variables)
+
+
+def argv(*words: str) -> list[str]:
+    return [sys.executable, "-m", "stoker", *words]
+
+
+def in_terminal(place: Path, *words: str) -> tuple[int, str]:
+    """What a person sees, with a pseudo-terminal for all three streams."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(argv(*words), cwd=place, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(ours)
+    return process.wait(), seen.decode().replace("\r\n", "\n")
+
+
+def hidden(folder: Path, body: str) -> str:
+    """A module that stands in front of transformers."""
+    folder.mkdir()
+    (folder / "transformers.py").write_text(body + "\n")
+    return str(folder)
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 2) -> None:
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_run_is_exported_imported_and_exported_again(place: Path) -> None:
+    code, seen = in_terminal(place, "export", "tale", "-o", "out/first", "--require-proof")
+    assert code == 0, seen
+    assert "proven: transformers computes what Stoker does" in seen
+    assert "checking it against transformers" in seen
+    assert str(place / "out" / "first") in seen
+    assert "\x1b" not in seen
+
+    code, seen = in_terminal(place, "import", "out/first", "--name", "back")
+    assert code == 0, seen
+    assert f"{place}/runs/back" in seen
+    assert "back" in stoker(place, "status").stdout
+    assert "imported from" in stoker(place, "status", "back").stdout
+
+    done = stoker(place, "export", "back", "--json")
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["verdict"], record["step"]) == (0, "proven", 0)
+    assert record["folder"] == str(place / "runs" / "back" / "export" / "step-0")
+    first = json.loads((place / "out" / "first" / "stoker.json").read_text())
+    assert record["files"]["model.safetensors"] == first["files"]["model.safetensors"]
+    again = stoker(place, "import", "out/first", "--name", "third", "--json")
+    assert json.loads(again.stdout)["name"] == "third"
+
+
+def test_a_checkpoint_in_bf16_and_shards(place: Path) -> None:
+    checkpoint = "runs/tale/checkpoints/step-000000002"
+    done = stoker(place, "export", checkpoint, "--dtype", "bf16", "--shard-size", "20kB")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = place / "runs" / "tale" / "export" / "step-2"
+    shards = list(folder.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    assert all(str(tensor.dtype) == "torch.bfloat16" for file in shards for tensor in load_file(file).values())
+    refused(stoker(place, "export", checkpoint), str(folder), "is not empty")
+
+
+def test_without_transformers_an_export_is_unproven_and_can_be_refused(place: Path, tmp_path: Path) -> None:
+    path = hidden(tmp_path / "hidden", "raise ImportError('No module named transformers')")
+    done = stoker(place, "export", "tale", "-o", str(tmp_path / "one"), PYTHONPATH=path)
+    assert (done.returncode, "unproven" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert "pip install 'stoker[hf]'" in done.stdout
+    assert json.loads((tmp_path / "one" / "stoker.json").read_text())["verdict"] == "unproven"
+    done = stoker(place, "export", "tale", "-o", str(tmp_path / "two"), "--require-proof", PYTHONPATH=path)
+    refused(done, "cannot be proven", "pip install")
+    assert not [path for path in tmp_path.iterdir() if "two" in path.name]
+
+
+def test_a_disproved_export_ends_with_3_and_goes_when_proof_is_required(place: Path, tmp_path: Path) -> None:
+    body = (
+        "class AutoModelForCausalLM:\n    def from_pretrained(*_, **__):\n        raise OSError('I read no such form')"
+    )
+    path = hidden(tmp_path / "hidden", f"{body}\nAutoTokenizer = AutoModelForCausalLM")
+    done = stoker(place, "export", "tale", "-o", str(tmp_path / "one"), PYTHONPATH=path)
+    assert done.returncode == 3
+    assert "NOT what Stoker computes" in done.stdout
+    assert "OSError: I read no such form" in done.stdout
+    done = stoker(place, "export", "tale", "-o", str(tmp_path / "two"), "--require-proof", PYTHONPATH=path)
+    refused(done, "transformers disproves the export", code=3)
+    assert not [path for path in tmp_path.iterdir() if "two" in path.name]
+
+
+def test_a_killed_export_leaves_no_half_folder_and_the_next_clears_up(place: Path, tmp_path: Path) -> None:
+    path = hidden(tmp_path / "hidden", "import time\ntime.sleep(600)")
+    process = subprocess.Popen(
+        argv("export", "tale", "-o", str(tmp_path / "out")),
+        cwd=place,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    while "checking it" not in process.stdout.readline():
+        assert process.poll() is None
+    left = [found.name for found in tmp_path.iterdir() if "out" in found.name]
+    assert len(left) == 1
+    assert left[0].startswith(".out.")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "out").exists()
+    assert stoker(place, "export", "tale", "-o", str(tmp_path / "out")).returncode == 0
+    assert [found.name for found in tmp_path.iterdir() if "out" in found.name] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["export", "tail"], "there is no run 'tail' in"),
+        (["export", "tail"], "Did you mean tale?"),
+        (["export", "runs"], "runs holds no model"),
+        (["export", "tale", "--step", "3"], "has no checkpoint of step 3. There are: 2, 4"),
+        (["export", "tale", "--step", "last"], "--step is last"),
+        (["export", "tale", "--shard-size", "big"], "'big' is not a size"),
+        (["import", "gone", "--name", "x"], "there is no folder gone"),
+        (["import", "other", "--name", "x"], 'model_type is "bert"'),
+        (["import", "runs/tale", "--name", "x"], "belongs to run 'tale' already"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_remedy(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(place)
+    (place / "other").mkdir(exist_ok=True)
+    (place / "other" / "config.json").write_text('{"model_type": "bert"}')
+    assert main(words) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_push_that_cannot_work_is_refused_before_anything_is_written(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["export", "tale", "-o", str(out), "--push", "me/tale"]
+    nobody = {"HF_TOKEN": "", "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    refused(stoker(place, *words, **nobody), "needs a token", "Set HF_TOKEN")
+    refused(stoker(place, *words, **nobody | {"HF_TOKEN": "secret"}), "http://127.0.0.1:9", "cannot be reached")
+    refused(stoker(place, *words[:-1], "a/b/c"), "a/b/c is no name on a hub")
+    assert not out.exists()
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as an upload of small files asks for."""
+
+    server: "HubServer"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Authorization") != "Bearer good":
+            self.answer({"error": "who are you?"}, 403)
+        elif self.path == "/api/repos/create":
+            self.server.made = json.loads(body)
+            self.answer({"url": f"{self.server.address}/me/tale"})
+        elif self.path.startswith("/api/models/me/tale/preupload/"):
+            files = json.loads(body)["files"]
+            known = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in files]
+            self.answer({"files": known})
+        elif self.path.startswith("/api/models/me/tale/commit/"):
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            self.answer({"commitUrl": f"{self.server.address}/me/tale/commit/1", "commitOid": "1"})
+        else:
+            self.answer({"errors": [], "warnings": []})
+
+    def do_GET(self) -> None:
+        self.answer({"error": "not yours"}, 403)
+
+    def answer(self, value: object, code: int = 200) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class HubServer(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Hub)
+        self.address = f"http://127.0.0.1:{self.server_address[1]}"
+        self.made: dict[str, object] = {}
+        self.files: dict[str, bytes] = {}
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    server = HubServer()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_push_uploads_the_very_files_and_makes_the_repository_private(
+    place: Path, tmp_path: Path, hub: HubServer
+) -> None:
+    out = tmp_path / "out"
+    words = ["export", "tale", "-o", str(out), "--push", "me/tale"]
+    here = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    done = stoker(place, *words, **here, HF_TOKEN="good")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{hub.address}/me/tale" in done.stdout
+    assert "good" not in done.stdout + done.stderr
+    assert hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert hub.made["visibility"] == "private"
+    words[3] = str(tmp_path / "other")
+    refused(stoker(place, *words, **here, HF_TOKEN="bad"), "is exported, but me/tale did not take it", "may write")
+    assert (tmp_path / "other" / "stoker.json").exists()

@@ -1,0 +1,195 @@
+"""Runs in the background: real supervisors and workers, real terminals that go away."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.api.running import await_start, plan, start
+from stoker.cli.interrupts import Interrupts
+from stoker.cli.main import main
+from stoker.cli.train import end
+from stoker.rundir import RunDir
+from stoker.spec.errors import UserError
+from stoker.spec.load import load
+
+TRAINING = """\
+name: tale
+model: {{layers: 1, heads: 1, width: 16, context: 16}}
+data: {tokens}
+batch: {{sequences: 2, length: 16}}
+until: {{steps: 12}}
+precision: fp32
+compile: false
+eval: {{every: 0, sequences: 2}}
+log: {{every: 4, tensorboard: false}}
+on: {{device: cpu, workers: 1}}
+"""
+
+
+def launched(stoker, *words: str) -> RunDir:
+    return RunDir(Path(json.loads(stoker("launch", *words, "--json").stdout)["folder"]))
+
+
+def family(run: RunDir) -> list[int]:
+    """The supervisor and its workers."""
+    pid = run.holder()["pid"]
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def is_working(run: RunDir) -> bool:
+    """Both of its workers do something after now."""
+    marks = [run.path / f"alive-{rank}" for rank in range(2)]
+    return all(mark.exists() and mark.stat().st_mtime > time.time() - 0.5 for mark in marks)
+
+
+def test_a_launched_run_trains_to_its_end_and_leaves_no_process(stoker, tokens: Path, eventually) -> None:
+    (stoker.folder / "run.yaml").write_text(TRAINING.format(tokens=tokens))
+    shown = stoker("launch", "run.yaml").stdout
+    assert "\x1b" not in shown
+    name = re.search(r"started     (tale-\w{4}), in the background", shown)[1]
+    run = stoker.run(name)
+    for text in ("32 tokens a step", "until       12 steps", str(run.path), f"stoker logs {name} -f", "stoker stop"):
+        assert text in shown
+    processes = family(run) if run.holder() else []
+    stoker("logs", name, "-f")
+    assert (run.exit().state, run.exit().step) == ("done", 12)
+    eventually(lambda: not any(map(is_alive, processes)))
+
+    done = stoker("launch", name).stdout
+    assert f"run '{name}' is done" in done
+    on = stoker("launch", name, "until.steps=20", "log.every=2").stdout
+    assert "goes on from step 12" in on
+    eventually(lambda: run.holder() is None)
+    assert [record["step"] for record in run.metrics()][-2:] == [18, 20]
+    assert "changed until.steps: 12 -> 20" in stoker("events", name).stdout
+    assert "resumed at step 12" in stoker("events", name).stdout
+    stoker("audit", name)
+    refused = stoker("launch", name, "model.width=32", code=2).stderr
+    assert "model.width: 16 -> 32" in refused
+    assert refused.count("\n") == 1
+
+
+def test_every_launch_of_a_file_is_another_run(stoker, script: Path) -> None:
+    runs = [launched(stoker, script.name) for _ in range(2)]
+    assert len({run.name for run in runs}) == 2
+    assert all(re.fullmatch(r"work-\w{4}", run.name) for run in runs)
+    assert all(run.holder() for run in runs), "launch returns when the run is in its supervisor's hands"
+
+
+def test_a_long_name_stays_one_that_a_run_can_have(stoker, script: Path) -> None:
+    run = launched(stoker, script.name, f"name={'x' * 100}")
+    assert re.fullmatch(r"x{95}-\w{4}", run.name)
+    assert run.any_spec().name == run.name
+
+
+def test_a_run_outlives_the_terminal_that_it_was_launched_from(stoker, script: Path, terminal, eventually) -> None:
+    screen = terminal("launch", script.name)
+    name = re.search(r"started     (work-\w{4})", screen.read(until="stoker stop"))[1]
+    screen.hang_up()
+    run = stoker.run(name)
+    eventually(lambda: is_working(run))
+    processes = family(run)
+    assert len(processes) == 3
+    stopped = stoker("stop", name).stdout
+    assert f"it goes on with: stoker launch {run.path}" in stopped
+    assert run.exit().state == "paused"
+    eventually(lambda: not any(map(is_alive, processes)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_run_outlives_the_command_that_launched_it(stoker, script: Path, eventually, number: signal.Signals) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-m", "stoker", "launch", script.name, "name=work"],
+        cwd=stoker.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    runs = stoker.folder / "runs"
+
+    def holders() -> list:
+        return [RunDir(path.parent).holder() for path in runs.glob("*/lock")]
+
+    eventually(lambda: any(holder and holder["pid"] not in (0, command.pid) for holder in holders()))  # the supervisor
+    os.killpg(command.pid, number)
+    command.communicate(timeout=300)
+    (run,) = [RunDir(path.parent) for path in runs.glob("*/spec.yaml")]
+    eventually(lambda: is_working(run))
+    (run.path / "enough").touch()
+    eventually(lambda: run.holder() is None)
+    assert run.exit().state == "done"
+
+
+def test_a_run_goes_on_from_its_own_spec_wherever_it_lies(stoker, script: Path, eventually) -> None:
+    run = launched(stoker, script.name, "--runs", "elsewhere")
+    stoker("stop", str(run.path))
+    assert run.exit().state == "paused"
+    moved = RunDir(run.path.rename(stoker.folder / "moved"))
+    script.unlink()
+    shown = stoker("launch", "moved", "on.workers=1").stdout
+    assert f"stoker stop {moved.path}" in shown
+    eventually(lambda: (moved.path / "alive-0").exists())
+    assert moved.any_spec().on.workers == 1
+    (moved.path / "enough").touch()
+    eventually(lambda: moved.holder() is None)
+
+
+def test_another_run_can_be_started_from_the_spec_of_one(stoker, script: Path) -> None:
+    run = launched(stoker, script.name)
+    other = launched(stoker, run.name, "--new", "on.workers=1")
+    assert other.name.startswith(f"{run.name}-")
+    assert (run.any_spec().on.workers, other.any_spec().on.workers) == (2, 1)
+
+
+def test_a_dry_run_starts_nothing(stoker, script: Path) -> None:
+    shown = stoker("launch", script.name, "--dry-run").stdout
+    assert "(new)" in shown
+    assert "stoker.supervise" in shown
+    plan = json.loads(stoker("launch", script.name, "--dry-run", "--json").stdout)
+    assert (plan["workers"], plan["device"]) == (2, "cpu")
+    assert not (stoker.folder / "runs").exists()
+
+
+def test_what_cannot_be_launched_is_refused_in_one_line(
+    stoker, script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = launched(stoker, script.name)
+    monkeypatch.chdir(stoker.folder)
+    for words, text in (
+        ([], "launch what?"),
+        (["nothing.yaml"], "nothing.yaml"),
+        ([run.name[:-1] + "_"], f"Did you mean {run.name}?"),
+        ([run.name], f"run '{run.name}' runs already: process {run.holder()['pid']}"),
+        ([run.name, "name=other"], "keeps its name"),
+        ([script.name, "script=none.py"], "none.py"),
+        ([script.name, "on.workerz=2"], "workers"),
+    ):
+        assert main(["launch", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert text in line
+
+
+def test_a_run_that_somebody_else_took_meanwhile_is_told_as_train_tells_it(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("")
+    spec = load(None, [f"script={tmp_path / 'work.py'}", "name=work", "on.device=cpu"]).spec
+    run = RunDir(tmp_path / "runs" / "work")
+    run.create(spec, None)
+    with run.lock():
+        code = await_start(run, start(plan(spec, run), detached=True))
+    assert code == 2
+    with pytest.raises(UserError, match=f"is being written by process {os.getpid()}"):
+        end(run, code, Interrupts(), seconds=0)

@@ -1,0 +1,169 @@
+"""A model, texts and callbacks of the user's own, from the command line: without a fork, and killed like any run."""
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "04-own-code"
+WORDS = [
+    "run.yaml", "until.steps=24", "checkpoint.every=8", "log.every=1", "eval.every=6", "precision=fp32",
+    "model.layers=1", "model.dropout=0", "batch={sequences: 5, length: 32}", "optim.warmup=2",
+]  # fmt: skip
+
+
+@pytest.fixture
+def place(stoker) -> Path:
+    """The example, in the folder that the command runs in."""
+    for name in ("run.yaml", "mine.py"):
+        (stoker.folder / name).write_text((EXAMPLE / name).read_text())
+    return stoker.folder
+
+
+def refusal(stoker, *words: str) -> str:
+    done = stoker(*words, code=2)
+    assert "Traceback" not in done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def losses(run) -> dict[int, float]:
+    return {record["step"]: record["loss"] for record in run.metrics()}
+
+
+def test_a_run_of_ones_own_killed_anywhere_gives_the_losses_of_an_undisturbed_one(
+    stoker, place: Path, eventually, workers_of
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    (place / "mine.py").write_text(WITH_A_BUFFER.format(mine=(EXAMPLE / "mine.py").read_text()))
+    words = [*WORDS, "on.workers=2"]
+    stoker("train", *words, "name=whole")
+
+    run = stoker.run("killed")
+    process = stoker.start("train", *words, "name=killed")
+    step = draw.choice([s for s in range(9, 20) if s % 8])
+    eventually(lambda: any(record["step"] >= step for record in run.metrics()) or process.poll() is not None)
+    os.kill(draw.choice(workers_of(process)), signal.SIGKILL)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert "was killed by SIGKILL; starting again" in output
+    assert losses(run) == losses(stoker.run("whole"))
+    report = json.loads(stoker("audit", "killed", "--json").stdout)
+    assert (report["ok"], report["missing"], report["duplicated"]) == (True, 0, 0)
+    assert (place / "asked").read_text() == "xx", "each run asked for its texts once, however often it started"
+    assert {record["world"] for record in run.metrics()} == {2}
+
+
+WITH_A_BUFFER = '''{mine}
+import torch
+
+class Shifted(Memory):
+    """It keeps a mean of what it has seen: each worker sees another part of the batch."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.register_buffer("mean", torch.zeros(shape.vocab))
+
+    def forward(self, tokens):
+        logits = super().forward(tokens)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * logits.detach().mean((0, 1))
+        return logits - self.mean
+
+ours, build = source, Shifted
+
+def source():
+    with open("asked", "a") as file:
+        file.write("x")
+    yield from ours()
+'''
+
+
+def test_the_example_says_what_it_does_and_its_model_writes_and_is_measured(stoker, place: Path) -> None:
+    shown = stoker("train", *WORDS, "until.steps=4", "name=own").stdout
+    assert "mine:build, your own" in shown
+    assert "parameters" not in shown
+    assert "collecting texts" in shown
+    run = stoker.run("own")
+    assert [record["step"] for record in run.metrics()] == [1, 2, 3, 4]
+    assert "step 4" in (run.path / "logs" / "rank-0.log").read_text(), "what the callback prints is in the log"
+    assert stoker("generate", "own", "--tokens", "8").stdout
+    assert "loss" in stoker("eval", "own").stdout
+    line = refusal(stoker, "export", "own", "-o", "out")
+    assert "mine:build" in line
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["model.family=gone:build"], ["model.family names gone:build", "there is no module gone", "the folder"]),
+        (["model.family=mine:gone"], ["mine has no gone", "Define gone in", "mine.py"]),
+        (["model.family=needy:build"], ["needs not_there_at_all", "pip install not_there_at_all"]),
+        (["model.family=torn:build"], ["torn.py, line 1 is not Python"]),
+        (["model=gone:build"], ["model.family names gone:build"]),
+        (["data=gone:source"], ["data.path names gone:source", "there is no module gone"]),
+        (["data=mine:gone"], ["data.path names mine:gone", "mine has no gone"]),
+        (["data=needy:source"], ["data.path", "needs not_there_at_all"]),
+        (["data=torn:source"], ["data.path", "importing torn fails: SyntaxError"]),
+        (["callbacks=[mine:gone]"], ["callbacks names mine:gone"]),
+        (["callbacks=[gone:Gone]"], ["callbacks names gone:Gone", "there is no module gone"]),
+        (["callbacks=mine:Tell"], ["callbacks"]),
+        (["log.attention=true"], ["log.attention", "mine:build"]),
+        (["batch.length=999"], ["batch.length 999 is more than model.context"]),
+    ],
+)
+def test_code_that_cannot_be_imported_is_told_before_anything_is_made(
+    stoker, place: Path, words: list[str], parts: list[str]
+) -> None:
+    (place / "needy.py").write_text("import not_there_at_all\ndef build(shape): ...\ndef source(): yield 'a'\n")
+    (place / "torn.py").write_text("def build(:\n")
+    line = refusal(stoker, "train", "run.yaml", *words)
+    assert [part for part in parts if part not in line] == [], line
+    assert not (place / "runs").exists()
+
+
+def test_a_source_that_fails_is_told_with_its_line(stoker, place: Path) -> None:
+    (place / "bad.py").write_text("def source():\n    yield 'a'\n    raise RuntimeError('the tape tore')\n")
+    line = refusal(stoker, "train", "run.yaml", "data=bad:source")
+    assert "data.path names bad:source, and it fails: RuntimeError: the tape tore (bad.py, line 3)" in line
+    assert [path.name for path in (place / "runs").iterdir()] == [".prepared"]
+    assert "the tape tore" in refusal(stoker, "prepare", "bad:source", "-o", "out")
+
+
+def test_prepare_takes_a_source_piped_and_in_a_terminal(stoker, terminal, place: Path) -> None:
+    piped = stoker("prepare", "mine:source", "-o", "out", "--tokenizer", "300").stdout
+    assert "collecting texts: " in piped
+    assert "5,000" in piped
+    assert (place / "out" / "index.json").is_file()
+    screen = terminal("prepare", "mine:source", "-o", "again", "--tokenizer", "300")
+    shown = screen.read()
+    assert "collecting texts" in shown
+    assert "5,000" in shown
+
+
+def test_a_model_that_is_wrong_is_told_in_a_line_though_only_a_worker_can_see_it(stoker, place: Path) -> None:
+    (place / "bad.py").write_text("from torch import nn\ndef build(shape):\n    return nn.Embedding(shape.vocab, 3)\n")
+    line = refusal(stoker, "train", "run.yaml", "model.family=bad:build", "data.tokenizer={train: 300}", "on.workers=2")
+    assert "its module made a float32 tensor of shape [1, 1, 3] of tokens of shape [1, 1]" in line
+    assert "Return a float tensor of logits of shape [1, 1, 300]" in line
+
+
+def test_a_callback_that_fails_ends_the_run_in_a_line_and_the_same_command_goes_on_once_it_is_mended(
+    stoker, place: Path
+) -> None:
+    bad = place / "bad.py"
+    bad.write_text("def note(record):\n    if record['step'] == 3:\n        raise RuntimeError('no room')\n")
+    words = [*WORDS, "until.steps=5", "name=own", "callbacks=[bad:note]", "on.workers=2"]
+    done = stoker("train", *words, code=3)
+    (line,) = done.stderr.splitlines()
+    assert "the callback bad:note failed in step: RuntimeError: no room (bad.py, line 3)" in line
+    assert "it goes on from step 3" in line
+    assert "Traceback" not in done.stdout
+    bad.write_text("def note(record): ...\n")
+    assert "resumed at step 3" in stoker("train", *words).stdout

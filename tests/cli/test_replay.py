@@ -1,0 +1,165 @@
+"""`stoker replay` on real runs: killed, running, in a terminal, piped, and what it refuses."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RUN_FILE = """\
+name: tale
+model: {layers: 1, heads: 1, width: 16, context: 16, dropout: 0.1}
+data: {path: data, tokenizer: {train: 300}}
+batch: {sequences: 4, length: 16}
+until: {steps: 12}
+precision: fp32
+compile: false
+eval: {every: 0, sequences: 2}
+log: {every: 1, tensorboard: false}
+checkpoint: {every: 4}
+on: {device: cpu, workers: 2}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    (tmp_path / "data").mkdir()
+    texts = [f"It was day {i}, and the sea was calm.\n" for i in range(600)]
+    (tmp_path / "data/a.txt").write_text("".join(texts[:200]))
+    (tmp_path / "data/b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[200:400]))
+    (tmp_path / "data/c.csv.gz").write_bytes(
+        gzip.compress(("text\n" + "".join(f'"{t}"\n' for t in texts[400:])).encode())
+    )
+    return tmp_path
+
+
+def losses(run) -> dict[int, float]:
+    return {record["step"]: record["loss"] for record in run.metrics()}
+
+
+@pytest.mark.usefixtures("place")
+def test_a_step_of_a_killed_run_has_the_loss_that_was_written_down(stoker, eventually, kill_tree, terminal) -> None:
+    run = stoker.run("tale")
+    process = stoker.start("train", "run.yaml", "until.steps=1M", "checkpoint.keep=1000", "optim.horizon=100")
+    eventually(lambda: [saved for saved in run.saved() if saved.step >= 8])
+    kill_tree(process)
+    reached = max(saved.step for saved in run.saved())
+    stoker("train", "run.yaml", f"until.steps={reached + 3}", "checkpoint.keep=1000", "optim.horizon=100")
+
+    step = reached + 2
+    found = json.loads(stoker("replay", "tale", "--step", str(step), "--json").stdout)
+    assert (found["step"], found["attempt"], found["workers"]) == (step, 2, 2)
+    assert (found["in_order"], found["in_shards"]) == (True, True)
+    replayed = found["replayed"]
+    assert (replayed["loss"], replayed["equal"], replayed["start"]) == (losses(run)[step], True, reached)
+    assert [view["rank"] for view in found["samples"]] == [0, 0, 1, 1]
+    for view in found["samples"]:
+        for one in view["documents"]:
+            assert one["place"] is not None
+            if one["file"].endswith("a.txt"):
+                assert Path(one["file"]).read_text()[one["place"] :].startswith(one["text"])
+            elif one["file"].endswith("b.jsonl"):
+                line = Path(one["file"]).read_text().splitlines()[one["place"] - 1]
+                assert json.loads(line)["text"][one["character"] :].startswith(one["text"])
+
+    screen = terminal("replay", "tale", "--step", "6")  # of the attempt that was killed
+    text = screen.read()
+    assert screen.process.wait() == 0, text
+    assert "the order of samples gives the same, and the shards hold the very tokens" in text
+    assert "steps 5 to 6, from the checkpoint of step 4, with 2 workers" in text
+    assert f"{losses(run)[6]!r}: equal to metrics.jsonl, bit for bit" in text
+
+
+@pytest.mark.usefixtures("place")
+def test_a_run_that_is_still_running_can_be_looked_into(stoker, eventually) -> None:
+    run = stoker.run("tale")
+    process = stoker.start("train", "run.yaml", "until.steps=1M", "optim.horizon=100", "checkpoint.every=50")
+    eventually(lambda: 3 in losses(run))
+    found = json.loads(stoker("replay", "tale", "--step", "3", "--json").stdout)
+    assert process.poll() is None
+    assert (found["replayed"]["equal"], found["replayed"]["start"]) == (True, 0)
+    stoker("stop", "tale")
+    assert process.wait() == 0
+    assert stoker("audit", "tale").returncode == 0
+
+
+def test_documents_alone_need_no_torch(stoker, place: Path) -> None:
+    stoker("train", "run.yaml", "until.steps=2")
+    words = ["replay", "tale", "--step", "1", "--no-loss", "--samples", "2"]
+    code = f"import sys; sys.modules['torch'] = None; from stoker.cli.main import main; sys.exit(main({words!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "SAMPLE  RANK  TOKENS  FILE" in done.stdout
+    assert "2 more: --samples 4 shows them" in done.stdout
+    assert "loss" not in done.stdout
+    assert max(map(len, done.stdout.splitlines()[4:])) <= 120
+    (place / "data/a.txt").unlink()
+    (place / "data/b.jsonl").write_text("")
+    (place / "data/c.csv.gz").unlink()
+    done = stoker("replay", "tale", "--step", "1", "--no-loss")
+    assert "it is gone; only the text is shown" in done.stdout or "it has changed" in done.stdout
+    assert "calm" in done.stdout
+
+
+@pytest.mark.usefixtures("place")
+def test_a_loss_is_equal_or_has_nothing_to_compare_with_or_differs(stoker) -> None:
+    stoker("train", "run.yaml", "until.steps=4", "log.every=4", "on.workers=1")
+    run = stoker.run("tale")
+    shown = stoker("replay", "tale", "--step", "1").stdout
+    assert "\x1b" not in shown
+    assert "step 1, from the beginning, with 1 worker" in shown
+    assert f"{losses(run)[1]!r}: equal to metrics.jsonl, bit for bit" in shown
+    assert "metrics.jsonl has no line for step 2 to compare it with" in stoker("replay", "tale", "--step", "2").stdout
+    run.add_metrics({"step": 1, "loss": losses(run)[1] + 0.5})
+    done = stoker("replay", "tale", "--step", "1", code=3)
+    assert "differs by 0.5 from" in done.stdout
+    assert "no reason is known" in done.stdout
+
+
+def test_an_interrupt_leaves_no_process_and_no_folder(
+    stoker, place: Path, tmp_path_factory, eventually: Callable[..., None]
+) -> None:
+    stoker("train", "run.yaml", "until.steps=100", "log.every=100", "checkpoint.every=1000", "on.workers=1")
+    room = tmp_path_factory.mktemp("room")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stoker", "replay", "tale", "--step", "99"],
+        cwd=place, env=os.environ | {"TMPDIR": str(room)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    eventually(lambda: list(room.glob("stoker-replay-*/tale/metrics.jsonl")) or process.poll() is not None)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert "steps 1 to 99, all 99 of them, for there is no checkpoint before, with 1 worker" in out
+    assert list(room.glob("stoker-*")) == []
+
+
+def test_bad_input_gets_one_line_and_a_remedy(stoker, place: Path) -> None:
+    def refused(*words: str) -> str:
+        done = stoker("replay", *words, code=2)
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    stoker("train", "run.yaml", "until.steps=2", "on.workers=1")
+    assert "has not reached step 3; its last is step 2. Give a step from 1 to 2" in refused("tale", "--step", "3")
+    assert "--step is 0. Give a number from 1" in refused("tale", "--step", "0")
+    assert "--step is -4" in refused("tale", "--step", "-4")
+    assert "--samples is 0" in refused("tale", "--step", "1", "--samples", "0")
+    assert "Did you mean tale?" in refused("tail", "--step", "1")
+    tokens = Path(stoker.run("tale").data().shards)
+    tokens.rename(tokens.with_name("away"))
+    assert "is gone. Put it back" in refused("tale", "--step", "1")
+    tokens.with_name("away").rename(tokens)
+    for path in stoker.run("tale").ledger.iterdir():
+        path.unlink()
+    assert "has not trained a step yet" in refused("tale", "--step", "1")
+    (place / "own.py").write_text("")
+    (place / "own.yaml").write_text("name: own\nscript: own.py\non: {workers: 1, device: cpu}\n")
+    stoker("train", "own.yaml")
+    assert "runs a script of its own" in refused("own", "--step", "1")

@@ -1,0 +1,216 @@
+"""Scripts of a user's own, as a user runs them: DDP under the supervisor, killed, stopped, gone on with."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.rundir import RunDir
+
+STEPS = 40
+TRAIN = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+steps = int(sys.argv[1])
+run = Path(os.environ["STOKER_RUN_DIR"])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+(run / f"pid-{os.environ['STOKER_ATTEMPT']}-{rank}").write_text(str(os.getpid()))
+print("TOKEN", os.environ.get("TOKEN"), "KEY", os.environ.get("KEY"), "COLOUR", os.environ.get("COLOUR"))
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Linear(4, 1))
+saved, first = run / "model.pt", 1
+if saved.exists():
+    state = torch.load(saved, weights_only=True)
+    model.load_state_dict(state["model"])
+    first = state["step"] + 1
+print(f"rank {rank} begins at step {first}")
+stop = torch.zeros(1)
+signal.signal(signal.SIGTERM, lambda *_: stop.fill_(1))
+for step in range(first, steps + 1):
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    model.zero_grad()
+    loss.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+    asked = stop.clone()
+    dist.all_reduce(asked)
+    if rank == 0:
+        print(f"step {step} loss {loss.item():.4f}")
+        torch.save({"step": step, "model": model.state_dict()}, run / "half.pt")
+        os.replace(run / "half.pt", saved)
+    if asked:
+        break
+    time.sleep(0.03)
+dist.destroy_process_group()
+"""
+RUN_FILE = """\
+name: own
+script: code/train.py
+args: [40]
+on: {workers: 2, device: cpu}
+env: {COLOUR: blue}
+secrets: {TOKEN: env:MY_TOKEN, KEY: file:key}
+"""
+TOKEN, KEY = "tok-4711-sesame", "key-0815-simsim"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(TRAIN)
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    (tmp_path / "key").write_text(KEY + "\n")
+    (tmp_path / "key").chmod(0o600)
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    return tmp_path
+
+
+def steps(run: RunDir) -> list[int]:
+    return [record["step"] for record in run.metrics()]
+
+
+def tells(run: RunDir) -> list[Path]:
+    """The files of a run that hold a secret."""
+    words = [TOKEN.encode(), KEY.encode()]
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+    assert run.log(1) in files
+    return [path for path in files if any(word in path.read_bytes() for word in words)]
+
+
+def log(run: RunDir, rank: int) -> list[str]:
+    return [line[25:] for line in run.log(rank).read_text().splitlines()]
+
+
+def test_a_script_whose_worker_is_killed_goes_on_to_its_end_and_shows_no_secret(
+    stoker, place: Path, eventually
+) -> None:
+    run = stoker.run("own")
+    process = stoker.start("train", str(place / "run.yaml"))
+    eventually(lambda: len(steps(run)) > 3)
+    holder = run.holder()
+    supervisor = Path(f"/proc/{holder['pid']}")
+    assert TOKEN in (supervisor / "environ").read_text()
+    for argv in (supervisor / "cmdline", Path(f"/proc/{process.pid}/cmdline")):
+        assert TOKEN not in argv.read_text()
+        assert KEY not in argv.read_text()
+    os.kill(int((run.path / "pid-1-1").read_text()), signal.SIGKILL)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert "worker 1 was killed by SIGKILL; starting again\n" in output
+    assert f"step {STEPS} loss" in output, "what the first worker prints is shown"
+    begun = [line for line in log(run, 1) if line.startswith("rank 1 begins at step ")]
+    assert len(begun) == 2
+    assert int(begun[1].split()[-1]) > 3, "it went on from what it had saved"
+    assert steps(run) == list(range(1, STEPS + 1))
+    assert run.exit().state == "done"
+    assert "TOKEN *** KEY *** COLOUR blue" in log(run, 0)
+    assert not tells(run)
+    assert TOKEN not in output
+    assert KEY not in output
+    one = json.loads(stoker("status", "own", "--json").stdout)
+    assert (one["state"], one["step"], one["restarts"], one["workers"]) == ("done", STEPS, 1, 2)
+    assert one["loss"] == run.metrics()[-1]["loss"]
+    again = stoker("train", "run.yaml").stdout
+    assert "run 'own' is done" in again
+    assert "until" not in again
+
+
+@pytest.fixture
+def launched(stoker, place: Path) -> Iterator[RunDir]:
+    shown = json.loads(stoker("launch", str(place / "run.yaml"), "args=[100000]", "--json").stdout)
+    run = RunDir(Path(shown["folder"]))
+    yield run
+    if holder := run.holder():
+        os.kill(holder["pid"], signal.SIGKILL)
+
+
+def test_a_script_in_the_background_is_stopped_and_gone_on_with(
+    stoker, place: Path, launched: RunDir, eventually
+) -> None:
+    run = launched
+    eventually(lambda: len(steps(run)) > 3)
+    assert run.name in stoker("ps").stdout
+    assert "running" in stoker("status", run.name).stdout
+    assert "step 3 loss" in stoker("logs", run.name).stdout
+    stopped = stoker("stop", run.name).stdout
+    assert "paused" in stopped
+    reached = steps(run)[-1]
+    assert (run.exit().state, run.exit().code, run.exit().step) == ("paused", 75, reached)
+    (place / "key").write_text("another-key-0816")
+    stoker("launch", run.name)
+    eventually(lambda: steps(run)[-1] > reached + 3)
+    stoker("stop", run.name)
+    assert f"rank 0 begins at step {reached + 1}" in log(run, 0)
+    assert log(run, 0).count("TOKEN *** KEY *** COLOUR blue") == 2
+    assert not tells(run)
+    assert not [path for path in run.path.rglob("*.log") if b"another-key" in path.read_bytes()]
+    assert [event["kind"] for event in run.events()] == ["world", "stopping"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("print(1)", ["script=gone.py"], "gone.py cannot be read: No such file or directory. Check the path"),
+        ("def (", [], "train.py:1 is not Python"),
+        ("import nothere_at_all", [], "train.py needs the module nothere_at_all, and there is none. Install it"),
+        ("import beside", [], "beside.py, line 1"),
+        ("print(1)", ["secrets.TOKEN=env:NOT_SET_AT_ALL"], "variable NOT_SET_AT_ALL, which is not set. Set it with"),
+        ("print(1)", ["secrets.KEY=file:gone"], "gone, which cannot be read"),
+        ("print(1)", ["secrets.KEY=sesame"], "secrets.KEY does not say where it comes from"),
+        ("print(1)", ["until.steps=3"], "a script brings its own"),
+    ],
+)
+def test_bad_input_is_one_line_with_a_remedy(stoker, place: Path, text: str, words: list[str], said: str) -> None:
+    (place / "code" / "train.py").write_text(text)
+    (place / "code" / "beside.py").write_text("def (")
+    done = stoker("train", "run.yaml", *words, code=2)
+    (line,) = done.stderr.splitlines()
+    assert said in line
+    assert "Traceback" not in done.stdout or "import" in text
+    assert sum(event["kind"] == "world" for event in stoker.run("own").events()) == (1 if text.startswith("imp") else 0)
+    assert stoker.run("own").exists() is text.startswith("imp"), "nothing is made for what cannot begin"
+    assert "sesame" not in done.stdout + done.stderr.replace("=sesame", "")
+
+
+def test_what_a_run_file_says_of_secrets_is_shown_and_what_they_are_is_not(stoker, place: Path) -> None:
+    (place / "key").chmod(0o644)
+    for verb in ("train", "launch"):
+        shown = stoker(verb, "run.yaml", "--dry-run").stdout
+        assert f"secrets.KEY: other users can read {place / 'key'}. Run: chmod 600" in shown
+        assert "code/train.py 40" in shown
+        assert KEY not in shown
+        assert TOKEN not in shown
+    assert not (place / "runs").exists()
+
+
+def test_a_name_that_belongs_to_another_kind_of_run_is_refused(stoker, place: Path, books: Path) -> None:
+    (place / "code" / "train.py").write_text("print('hello')")
+    stoker("train", "run.yaml")
+    words = [f"data.path={books}", "name=own", "until.steps=1", "data.tokenizer.train=300"]
+    (line,) = stoker("train", *words, code=2).stderr.splitlines()
+    assert "what it runs: script" in line
+    assert "--new" in line
+
+
+def test_a_script_shows_the_same_in_a_terminal_as_in_a_pipe(stoker, place: Path, terminal) -> None:
+    text = "import os\nif os.environ['RANK'] == '0': print('hello\\x1b[31m'); print('step 1 loss 2')"
+    (place / "code" / "train.py").write_text(text)
+    piped = stoker("train", "run.yaml", "name=piped").stdout.splitlines()
+    command = terminal("train", "run.yaml", "name=shown")
+    shown = command.read().split("\r\n")
+    assert command.process.wait() == 0
+    for line in ("hello\N{REPLACEMENT CHARACTER}[31m", "step 1 loss 2"):
+        assert line in piped
+        assert any(one.endswith(line) for one in shown)
+    assert any(line.startswith("  state       done at step 1") for line in shown)

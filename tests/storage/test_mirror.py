@@ -1,0 +1,427 @@
+"""A run directory that is kept in a store: what goes up, what comes down, and who wins."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.observe.runs import all_runs, find, view
+from stoker.rundir import Exit, RunDir, write_json
+from stoker.spec.errors import UserError
+from stoker.spec.run import RunSpec
+from stoker.storage import layout
+from stoker.storage.layout import PIECE
+from stoker.storage.lock import OLD, Last, Lock, Writer, last
+from stoker.storage.mirror import place, pull, run_dir, upload_folder
+from stoker.storage.store import open_store
+from stoker.storage.sync import mirrored
+from stoker.supervise.signals import Signals
+
+DONE = Exit(state="done", code=0, step=3, reason="all 3 steps are done")
+TAKE_AND_DIE = "import os, sys; from stoker.storage.lock import Lock; from stoker.storage.store import open_store; " + (
+    "from stoker.storage import layout; store = open_store(sys.argv[1]); "
+    "Lock(store, 'tale').take(layout.look(store, 'tale')); os._exit(1)"
+)
+
+
+def spec(**checkpoint: object) -> RunSpec:
+    return RunSpec.model_validate(
+        {
+            "name": "tale",
+            "model": {"layers": 1, "heads": 1, "width": 16, "context": 16, "vocab": 300},
+            "data": {"path": "book.txt"},
+            "batch": {"sequences": 2, "length": 16},
+            "until": {"steps": 4},
+            "checkpoint": checkpoint,
+        }
+    )
+
+
+def work_on(url: str, *acts: Callable[[RunDir], None], wanted: RunSpec | None = None, exit: Exit = DONE) -> RunDir:
+    """What `stoker train` and its supervisor do around the training itself."""
+    wanted = wanted or spec()
+    run = RunDir(place(url) / "tale")
+    pull(run, resume=wanted.checkpoint.resume)
+    if not run.exists():
+        run.create(wanted, None)
+    run.clear_exit()
+
+    def work() -> int:
+        for act in acts:
+            act(run)
+        run.write_exit(exit)
+        return exit.code
+
+    with run.lock():
+        assert mirrored(run, work, hurry=lambda: False) == exit.code
+    return run
+
+
+def step(number: int, *, resume: int | str = "auto") -> Callable[[RunDir], None]:
+    """Train one step and save it."""
+
+    def act(run: RunDir) -> None:
+        (run.ledger / "attempt-0001-rank-0000.jsonl").open("a").write(json.dumps({"step": number}) + "\n")
+        run.add_metrics({"step": number, "time": float(number), "loss": 1 / number})
+        folder = run.checkpoint(number)
+        folder.mkdir()
+        data = f"weights of {number}, {time.time_ns()}".encode()
+        for name in (".metadata", "__0_0.distcp"):
+            (folder / name).write_bytes(data)
+        facts = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        state = {"progress": {"best_step": None, "step": number}, "resume": resume}
+        files = {".metadata": facts, "__0_0.distcp": facts}
+        write_json(folder / "manifest.json", {"step": number, "state": state, "files": files})
+
+    return act
+
+
+def prune(*numbers: int) -> Callable[[RunDir], None]:
+    return lambda run: [shutil.rmtree(run.checkpoint(number)) for number in numbers]
+
+
+def keep(number: int) -> Callable[[RunDir], None]:
+    return lambda run: [shutil.rmtree(saved.path) for saved in run.saved()[:-number]]
+
+
+def steps_in(url: str) -> list[int]:
+    return layout.look(open_store(url), "tale").whole
+
+
+def contents(run: RunDir) -> dict[str, bytes]:
+    paths = (path for path in run.path.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(run.path)): path.read_bytes() for path in paths}
+
+
+def test_another_machine_finds_the_run_as_it_was_left(bucket: str, machine) -> None:
+    machine("one")
+    first = work_on(bucket, step(1), step(2), step(3))
+    machine("two")
+    again = RunDir(place(bucket) / "tale")
+    assert not again.exists()
+    pull(again, resume="auto")
+    assert contents(again) == {
+        path: data
+        for path, data in contents(first).items()
+        if not path.startswith(("checkpoints/step-000000001", "checkpoints/step-000000002"))
+    }
+    assert [saved.step for saved in run_dir(again.path).saved()] == [1, 2, 3]
+
+
+def test_the_run_can_go_to_and_fro(bucket: str, machine) -> None:
+    for number in range(1, 6):
+        machine("even" if number % 2 == 0 else "odd")
+        run = work_on(bucket, step(number), keep(2), wanted=spec(keep=2))
+    machine("third")
+    seen = find("tale", place(bucket))
+    assert [record["step"] for record in seen.metrics()] == [1, 2, 3, 4, 5]
+    assert (run.ledger / "attempt-0001-rank-0000.jsonl").read_text().count("\n") == 5
+    assert steps_in(bucket) == [4, 5]
+
+
+def test_what_is_pruned_here_is_pruned_there_and_the_manifest_goes_first(bucket: str) -> None:
+    work_on(bucket, step(1), step(2), step(3), prune(1, 2))
+    assert steps_in(bucket) == [3]
+    assert list(layout.look(open_store(bucket), "tale").checkpoints) == [3]
+
+
+def test_the_readers_of_another_machine_see_it_grow(bucket: str, machine, eventually) -> None:
+    machine("writer")
+    folder = place(bucket)
+
+    def look(_run: RunDir) -> None:
+        machine("reader")
+        eventually(lambda: _seen(bucket), every_s=0.1)
+        view_there = view(find("tale", place(bucket)))
+        assert (view_there.state, view_there.step) == ("running", 1)
+        machine("writer")
+
+    work_on(bucket, step(1), look, step(2))
+    machine("reader")
+    now = view(find("tale", place(bucket)))
+    assert (now.state, now.loss, now.checkpoint) == ("done", 0.5, 2)
+    assert [run.name for run in all_runs(place(bucket))] == ["tale"]
+    assert folder != place(bucket)
+
+
+def _seen(bucket: str) -> bool:
+    return any(run.metrics() for run in all_runs(place(bucket)))
+
+
+def test_files_that_grow_are_a_few_pieces_and_never_sent_twice(s3: str, s3_wire) -> None:
+    def write(run: RunDir) -> None:
+        for _ in range(40):
+            with open(run.log(0), "ab") as log:
+                log.write(os.urandom(PIECE // 8))
+            time.sleep(0.01)
+
+    run = work_on(s3, write)
+    pieces = layout.look(open_store(s3), "tale").pieces["logs/rank-0.log"]
+    assert list(pieces) == [number * PIECE for number in range(5)]
+    store = open_store(s3)
+    data = b"".join(store.get(f"tale/{layout.piece('logs/rank-0.log', start)}") or b"" for start in pieces)
+    assert data == run.log(0).read_bytes()
+    s3_wire.sent = 0
+    work_on(s3)
+    assert s3_wire.sent < PIECE
+
+
+def test_a_log_that_was_rotated_goes_on_in_the_store(bucket: str, machine) -> None:
+    machine("one")
+    texts = [os.urandom(PIECE + 17), os.urandom(PIECE // 2), os.urandom(999)]
+
+    def write(text: bytes) -> Callable[[RunDir], None]:
+        return lambda run: run.log(0).open("ab").write(text)
+
+    def rotate(run: RunDir) -> None:
+        os.rename(run.log(0), f"{run.log(0)}.1")
+
+    work_on(bucket, write(texts[0]))
+    work_on(bucket, write(texts[1]), rotate, write(texts[2]))
+    machine("two")
+    assert run_dir(place(bucket) / "tale").logs.joinpath("rank-0.log").read_bytes() == b"".join(texts)
+    work_on(bucket, write(b"more"))
+    machine("one")
+    assert find("tale", place(bucket)).logs.joinpath("rank-0.log").read_bytes() == texts[2] + b"more"
+
+
+def test_where_both_have_gone_on_the_store_wins(bucket: str, machine) -> None:
+    machine("one")
+    work_on(bucket, step(1))
+    with pytest.raises(KeyboardInterrupt):  # it trains on, and dies before anything of that is up
+        work_on(bucket, step(2), _die)
+    machine("two")
+    _let_the_lock_go(bucket)
+    work_on(bucket, step(3))
+
+    machine("one")
+    seen = find("tale", place(bucket))
+    assert [record["step"] for record in seen.metrics()] == [1, 3]
+    left = RunDir(place(bucket) / ".left" / "tale")
+    assert [record["step"] for record in left.metrics()] == [1, 2]
+    work_on(bucket, step(4))
+    assert steps_in(bucket) == [1, 3, 4]
+
+
+def test_what_did_not_go_up_before_a_kill_goes_up_when_the_same_machine_goes_on(bucket: str, machine) -> None:
+    machine("one")
+    with pytest.raises(KeyboardInterrupt):
+        work_on(bucket, step(1), step(2), _die)
+    assert steps_in(bucket) == []
+    _let_the_lock_go(bucket)
+    work_on(bucket, step(3))
+    assert steps_in(bucket) == [1, 2, 3]
+
+
+def test_a_copy_that_was_deleted_is_fetched_anew(bucket: str, machine) -> None:
+    machine("one")
+    run = work_on(bucket, step(1))
+    pull(run, resume="auto")  # about to go on
+    shutil.rmtree(run.path)
+    work_on(bucket, step(2))
+    assert [record["step"] for record in run.metrics()] == [1, 2]
+    assert steps_in(bucket) == [1, 2]
+
+
+def test_a_run_that_was_deleted_in_the_store_is_gone(bucket: str) -> None:
+    work_on(bucket, step(1))
+    store = open_store(bucket)
+    store.delete(store.list("tale/").objects)
+    with pytest.raises(UserError, match=f"there is no run 'tale' in {bucket}"):
+        find("tale", place(bucket))
+    work_on(bucket, step(2))
+    assert steps_in(bucket) == [2]
+
+
+def test_a_damaged_newest_checkpoint_brings_the_one_before_it(bucket: str, machine) -> None:
+    machine("one")
+    work_on(bucket, step(1), step(2), step(3))
+    open_store(bucket).put("tale/checkpoints/step-000000003/__0_0.distcp", b"weights of 3, but not these")
+    machine("two")
+    run = RunDir(place(bucket) / "tale")
+    pull(run, resume="auto")
+    assert [saved.step for saved in run.saved()] == [2, 3]
+
+
+def test_a_run_that_is_sent_back_gets_all_from_there_on(bucket: str, machine) -> None:
+    machine("one")
+    work_on(bucket, step(1), step(2), step(3))
+    machine("two")
+    work_on(bucket, prune(3), step(3, resume=2), wanted=spec(resume=2))
+    assert steps_in(bucket) == [1, 2, 3]
+    machine("three")
+    run = RunDir(place(bucket) / "tale")
+    pull(run, resume=2)
+    assert [saved.manifest["state"]["resume"] for saved in run.saved()] == [2]
+
+
+def test_a_store_that_fails_while_training_is_told_once_and_caught_up(bucket: str, wire, machine, eventually) -> None:
+    machine("one")
+
+    def without(run: RunDir) -> None:
+        wire.cut()
+        step(2)(run)
+        eventually(lambda: len(_notes(run)) >= 1)
+        time.sleep(1)
+        wire.mend()
+        eventually(lambda: any("is there again" in note for note in _notes(run)))
+
+    run = work_on(bucket, step(1), without, step(3))
+    assert (
+        len([note for note in _notes(run) if "training goes on" in note]) <= 2
+    )  # one for checkpoints, one for the rest
+    machine("two")
+    assert [record["step"] for record in find("tale", place(bucket)).metrics()] == [1, 2, 3]
+
+
+def test_a_run_whose_end_did_not_go_up_is_paused_and_says_what_is_missing(bucket: str, wire, machine) -> None:
+    machine("one")
+    run = RunDir(place(bucket) / "tale")
+    pull(run, resume="auto")
+    run.create(spec(), None)
+
+    def work() -> int:
+        step(1)(run)
+        run.write_exit(DONE)
+        wire.cut()
+        return 0
+
+    with run.lock():
+        assert mirrored(run, work, hurry=lambda: False) == 75
+    exit = run.exit()
+    assert exit is not None
+    assert (exit.state, exit.code) == ("paused", 75)
+    assert f"all 3 steps are done; not yet in {bucket}: checkpoints/step-000000001" in exit.reason
+    wire.mend()
+    _let_the_lock_go(bucket)
+    work_on(bucket)
+    assert steps_in(bucket) == [1]
+
+
+def test_a_second_writer_is_refused_and_told_who_writes(bucket: str, machine) -> None:
+    machine("one")
+
+    def second(_run: RunDir) -> None:
+        machine("two")
+        with pytest.raises(UserError, match=f"run 'tale' is being written by process {os.getpid()} on "):
+            pull(RunDir(place(bucket) / "tale"), resume="auto")
+        holder = find("tale", place(bucket)).holder()
+        assert holder is not None
+        assert holder["pid"] == os.getpid()
+        machine("one")
+
+    work_on(bucket, lambda _run: time.sleep(3), second)
+
+
+def test_of_two_who_begin_at_once_one_gets_it(bucket: str) -> None:
+    store = open_store(bucket)
+    before = layout.look(store, "tale")
+    Lock(store, "tale").take(before)
+    with pytest.raises(UserError, match="is being written by"):
+        Lock(store, "tale").take(before)
+
+
+def test_the_lock_of_a_dead_process_of_this_machine_is_free_at_once(bucket: str) -> None:
+    process = subprocess.run([sys.executable, "-c", TAKE_AND_DIE, bucket])
+    assert process.returncode == 1
+    store = open_store(bucket)
+    remote = layout.look(store, "tale")
+    found = last(store, "tale", remote)
+    assert found.writer is not None
+    assert found.writer.held
+    assert not found.alive
+    Lock(store, "tale").take(remote)
+
+
+@pytest.mark.parametrize(("seconds", "held", "alive"), [(1, True, True), (OLD + 1, True, False), (1, False, False)])
+def test_a_writer_elsewhere_counts_until_it_has_been_silent_for_long(seconds: float, held: bool, alive: bool) -> None:
+    writer = Writer(token="a", pid=1, host="there", machine="another", started=1, time=0.0, held=held)
+    assert Last(writer=writer, seconds=seconds).alive is alive
+
+
+def test_who_has_lost_the_run_learns_it_and_writes_no_more(bucket: str) -> None:
+    store = open_store(bucket)
+    mine = Lock(store, "tale")
+    mine.take(layout.look(store, "tale"))
+    mine._renewed -= OLD  # nothing was heard of us for a minute
+    assert store.put_if_absent(f"tale/{layout.lock(2)}", b"{}")
+    with pytest.raises(UserError):
+        mine.check()
+    assert not mine.renew()
+
+
+def test_a_run_that_was_taken_over_is_asked_to_end_and_says_by_whom(s3: str, eventually) -> None:
+    run = RunDir(place(s3) / "tale")
+    pull(run, resume="auto")
+    run.create(spec(), None)
+    store = open_store(s3)
+
+    def work() -> int:
+        key = f"tale/{layout.lock(1)}"
+        writer = json.loads(store.get(key) or b"{}") | {"token": "another", "pid": 4711, "host": "elsewhere"}
+        assert store.put_if_absent(f"tale/{layout.lock(2)}", json.dumps(writer).encode())
+        eventually(lambda: signals.stopping)
+        step(1)(run)
+        run.write_exit(DONE)
+        return 0
+
+    with Signals() as signals, run.lock():
+        assert mirrored(run, work, hurry=lambda: False) == 3
+    exit = run.exit()
+    assert exit is not None
+    assert exit.reason.startswith("process 4711 on elsewhere has taken the run over")
+    assert steps_in(s3) == []
+
+
+def test_a_copy_of_which_nothing_is_known_gives_way(bucket: str) -> None:
+    run = work_on(bucket, step(1))
+    shutil.rmtree(run.path.parent / ".mirror")
+    run.add_metrics({"step": 2, "loss": 0.0})
+    assert [record["step"] for record in find("tale", place(bucket)).metrics()] == [1]
+
+
+def test_a_run_may_be_named_by_its_url(bucket: str, tmp_path: Path) -> None:
+    work_on(bucket, step(1))
+    assert find(f"{bucket}/tale", tmp_path).place == f"{bucket}/tale"
+
+
+def test_a_key_that_leads_out_of_the_run_is_not_followed(bucket: str, tmp_path: Path) -> None:
+    work_on(bucket, step(1))
+    open_store(bucket).put("tale/tokenizer/../../../evil", b"evil")
+    find("tale", place(bucket)).exists()
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_folder_goes_up_and_what_is_there_is_not_sent_again(bucket: str, wire, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "deep" / "model.safetensors").write_bytes(os.urandom(1 << 20))
+    upload_folder(folder, f"{bucket}/export")
+    assert list(open_store(f"{bucket}/export").list().objects) == ["config.json", "deep/model.safetensors"]
+    wire.sent = 0
+    upload_folder(folder, f"{bucket}/export")
+    assert wire.sent < 100_000
+
+
+def _die(_run: RunDir) -> None:
+    raise KeyboardInterrupt
+
+
+def _let_the_lock_go(bucket: str) -> None:
+    """As time does: the process that held it is this one, and lives."""
+    store = open_store(bucket)
+    key = max(key for key in store.list("tale/lock/").objects)
+    data = json.loads(store.get(key) or b"{}")
+    store.put(key, json.dumps(data | {"held": False}).encode())
+
+
+def _notes(run: RunDir) -> list[str]:
+    return [event["text"] for event in run.events() if event["kind"] == "note"]

@@ -1,0 +1,233 @@
+"""A real supervisor process over scripts of a user's own, which know nothing of us."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from stoker.rundir import Exit, RunDir
+from stoker.spec.run import On, ScriptSpec
+from stoker.supervise.signals import Signals
+from stoker.supervise.supervisor import supervise
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+HEAD = """
+import os, signal, sys, time
+from pathlib import Path
+run, rank, attempt = Path(os.environ["STOKER_RUN_DIR"]), int(os.environ["RANK"]), int(os.environ["STOKER_ATTEMPT"])
+"""
+
+
+def new_run(folder: Path, script: str, *, max_restarts: int = 3, secrets: dict[str, str] | None = None) -> RunDir:
+    file = folder / "train.py"
+    file.write_text(HEAD + dedent(script))
+    run = RunDir(folder / "tale")
+    spec = ScriptSpec(name="tale", script=str(file), on=On(max_restarts=max_restarts), secrets=secrets or {})
+    run.create(spec, None)
+    return run
+
+
+def command(run: RunDir) -> list[str]:
+    return [sys.executable, str(run.path.parent / "train.py")]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(run, workers=2) -> the supervisor's process; none is left when the test ends."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def begin(run: RunDir, *, workers: int = 2, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
+        argv = [sys.executable, "-m", "stoker.supervise", str(run.path), "--workers", str(workers), "--", *command(run)]
+        with open(tmp_path / "supervisor.log", "ab") as log:
+            processes.append(subprocess.Popen(argv, stdout=log, stderr=log, env=os.environ | (env or {})))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def until(condition: Callable[[], object], *, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def ended(run: RunDir) -> Exit:
+    exit = run.exit()
+    assert exit is not None
+    return exit
+
+
+def kinds(run: RunDir) -> list[str]:
+    return [event["kind"] for event in run.events()]
+
+
+def test_a_script_that_ends_well_is_done_and_has_a_curve(tmp_path: Path, start: Start) -> None:
+    run = new_run(tmp_path, 'for step in (10, 20): print(f"step {step} loss {step / 10} of rank {rank}")')
+    assert start(run).wait() == 0
+    assert (ended(run).state, ended(run).step) == ("done", 20)
+    assert [(record["step"], record["loss"], record["world"]) for record in run.metrics()] == [(10, 1, 2), (20, 2, 2)]
+
+
+def test_a_crash_starts_all_again_and_each_attempt_has_its_number(tmp_path: Path, start: Start) -> None:
+    script = """
+    print("count", os.environ["TORCHELASTIC_RESTART_COUNT"], "of", os.environ["TORCHELASTIC_MAX_RESTARTS"])
+    (run / f"attempt-{attempt}-{rank}").touch()
+    if attempt < 3 and rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+    if attempt < 3: time.sleep(60)
+    """
+    run = new_run(tmp_path, script)
+    assert start(run).wait() == 0
+    assert kinds(run) == ["world", "failed", "world", "failed", "world"]
+    assert [event["attempt"] for event in run.events() if event["kind"] == "world"] == [1, 2, 3]
+    assert {event["signal"] for event in run.events() if event["kind"] == "failed"} == {"SIGKILL"}
+    counts = [line[25:] for line in run.log(0).read_text().splitlines()]
+    assert counts == ["count 0 of 3", "count 1 of 3", "count 2 of 3"]
+    assert all((run.path / f"attempt-{attempt}-{rank}").exists() for attempt in (1, 2, 3) for rank in (0, 1))
+
+
+def test_a_script_that_crashes_every_time_is_given_up(tmp_path: Path, start: Start) -> None:
+    run = new_run(tmp_path, 'sys.exit("out of luck")', max_restarts=2)
+    assert start(run, workers=1).wait() == 3
+    assert ended(run).state == "failed"
+    assert "out of luck, 3 times in a row and never for long" in ended(run).reason
+    assert "checkpoint" not in ended(run).reason
+    assert kinds(run).count("world") == 3
+
+
+def test_a_script_that_lives_for_long_between_crashes_is_never_given_up(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "sys.exit(0 if attempt == 4 else 1)", max_restarts=1)
+    with Signals() as signals, run.lock():
+        assert supervise(run, command=command(run), world=1, signals=signals, steady=0.0) == 0
+    assert kinds(run).count("failed") == 3
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_a_script_may_say_that_trying_again_does_not_help(tmp_path: Path, start: Start, code: int) -> None:
+    run = new_run(tmp_path, f'print("unrecognized arguments: --lr"); sys.exit({code})')
+    assert start(run).wait() == code
+    assert "unrecognized arguments: --lr" in ended(run).reason
+    assert kinds(run) == ["world"]
+
+
+def test_a_script_may_pause_itself(tmp_path: Path, start: Start) -> None:
+    run = new_run(tmp_path, "sys.exit(75)")
+    assert start(run).wait() == 75
+    assert (ended(run).state, kinds(run)) == ("paused", ["world"])
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 75])
+def test_whatever_a_script_ends_with_when_it_is_stopped_is_a_pause(tmp_path: Path, start: Start, code: int) -> None:
+    script = f"""
+    signal.signal(signal.SIGTERM, lambda *_: ((run / f"saved-{{rank}}").touch(), sys.exit({code})))
+    print("step 7 loss 1")
+    (run / f"ready-{{rank}}").touch()
+    time.sleep(60)
+    """
+    run = new_run(tmp_path, script)
+    supervisor = start(run)
+    until(lambda: all((run.path / f"ready-{rank}").exists() for rank in (0, 1)))
+    supervisor.terminate()
+    assert supervisor.wait() == 75
+    assert all((run.path / f"saved-{rank}").exists() for rank in (0, 1))
+    assert (ended(run).state, ended(run).code, ended(run).step) == ("paused", 75, 7)
+    assert kinds(run) == ["world", "stopping"]
+
+
+def test_a_worker_that_dies_of_the_request_does_not_keep_another_from_saving(tmp_path: Path, start: Start) -> None:
+    script = """
+    def save(*_):
+        time.sleep(5)
+        (run / "saved").touch()
+        sys.exit(0)
+    if rank == 0: signal.signal(signal.SIGTERM, save)
+    (run / f"ready-{rank}").touch()
+    time.sleep(60)
+    """
+    run = new_run(tmp_path, script)
+    supervisor = start(run)
+    until(lambda: all((run.path / f"ready-{rank}").exists() for rank in (0, 1)))
+    supervisor.terminate()
+    assert supervisor.wait() == 75
+    assert (run.path / "saved").exists()
+    assert ended(run).state == "paused"
+
+
+def test_a_script_that_cannot_be_imported_ends_the_run_at_once(tmp_path: Path, start: Start) -> None:
+    run = new_run(tmp_path, "import nothere")
+    assert start(run).wait() == 2
+    assert (ended(run).state, ended(run).code) == ("failed", 2)
+    assert ended(run).reason == f"script {tmp_path / 'train.py'} needs the module nothere, and there is none"
+    assert ended(run).remedy
+    assert kinds(run) == ["world"]
+
+
+def test_an_import_that_fails_in_the_middle_of_training_is_a_crash_like_any_other(tmp_path: Path, start: Start) -> None:
+    run = new_run(tmp_path, 'print("step 1 loss 2")\nif attempt == 1:\n    import nothere')
+    assert start(run, workers=1).wait() == 0
+    assert kinds(run) == ["world", "failed", "world"]
+
+
+def test_the_folder_of_the_script_is_importable_and_the_working_directory_is_the_launchers(
+    tmp_path: Path, start: Start
+) -> None:
+    (tmp_path / "beside.py").write_text("WORD = 'found'")
+    run = new_run(tmp_path, "import beside; print(beside.WORD, sys.path[0] == str(run.parent), os.getcwd())")
+    assert start(run, workers=1).wait() == 0
+    assert run.log(0).read_text()[25:] == f"found True {os.getcwd()}\n"
+
+
+def test_secrets_reach_the_workers_and_no_file_of_the_run(tmp_path: Path, start: Start) -> None:
+    script = """
+    import json
+    key = os.environ["KEY"]
+    print("the key is", key, "and ends", key[-3:])
+    (run / "exit.json").write_text(json.dumps({"state": "failed", "code": 3, "step": 1, "reason": f"bad key {key}"}))
+    (run.parent / "out.txt").write_text(key[::-1])
+    sys.exit(f"cannot log in with {key}")
+    """
+    run = new_run(tmp_path, script, secrets={"KEY": "env:KEY"}, max_restarts=0)
+    assert start(run, workers=1, env={"KEY": "open-sesame"}).wait() == 3
+    assert (tmp_path / "out.txt").read_text() == "emases-nepo"
+    assert ended(run).reason == "bad key ***"
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+    assert run.log(0) in files
+    assert "the key is *** and ends ame" in run.log(0).read_text()
+    assert not [path for path in [*files, tmp_path / "supervisor.log"] if b"open-sesame" in path.read_bytes()]
+
+
+def test_a_secret_counts_more_than_a_plain_value_of_its_name(tmp_path: Path, start: Start) -> None:
+    run = new_run(tmp_path, '(run / "seen").write_text(os.environ["KEY"])', secrets={"KEY": "env:KEY"})
+    spec = json.loads(json.dumps(run.any_spec().model_dump())) | {"env": {"KEY": "plain"}}
+    run.write_spec(ScriptSpec.model_validate(spec))
+    assert start(run, workers=1, env={"KEY": "open-sesame"}).wait() == 0
+    assert (run.path / "seen").read_text() == "open-sesame"
+
+
+def test_a_full_disk_under_the_logs_does_not_end_a_run(tmp_path: Path, start: Start) -> None:
+    run = new_run(tmp_path, 'for i in range(100_000): print("x" * 50)')
+    run.log(0).symlink_to("/dev/full")
+    assert start(run, workers=1).wait() == 0
+    (note,) = [event for event in run.events() if event["kind"] == "note"]
+    assert "rank-0.log cannot be written" in note["text"]
+
+
+def test_a_grandchild_that_stays_does_not_keep_the_run(tmp_path: Path, start: Start) -> None:
+    script = """
+    import subprocess
+    print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
+    """
+    run = new_run(tmp_path, script)
+    assert start(run, workers=1).wait() == 0
+    os.kill(int(run.log(0).read_text()[25:]), signal.SIGKILL)
+    assert ended(run).state == "done"

@@ -1,0 +1,79 @@
+"""A decoder says, token by token, what the model says when it reads the whole row at once."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stoker.spec.run import Model
+from stoker.train.decode import Decoder, Rereading
+from stoker.train.models.gpt2 import GPT2Decoder, build
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHAPE = Model(layers=3, heads=3, width=39, context=24, vocab=101, init_std=0.3)
+DECODERS: list[Callable[[nn.Module, int, int], Decoder]] = [GPT2Decoder, Rereading]
+
+
+@pytest.fixture(params=[SHAPE, SHAPE.model_copy(update={"scale_attention_by_layer": True})], ids=["plain", "scaled"])
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(1)
+    return build(request.param).eval()
+
+
+def tokens(*shape: int, seed: int = 2) -> Tensor:
+    return torch.randint(101, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def assert_says_what_the_model_says(model: nn.Module, rows: list[Tensor], logits_BV: Tensor) -> None:
+    for row, logits_V in zip(rows, logits_BV, strict=True):
+        assert torch.allclose(model(row[None])[0, -1], logits_V, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", DECODERS)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_rows_of_one_length(model: nn.Module, make: Callable[..., Decoder], batch: int) -> None:
+    text = tokens(batch, 24)
+    decoder = make(model, batch, 24)
+    decoder.read(range(batch), text[:, :7])
+    for i in range(7, 24):
+        assert_says_what_the_model_says(model, list(text[:, : i + 1]), decoder.step(text[:, i]))
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_rows_of_different_lengths_one_of_them_empty(model: nn.Module, make: Callable[..., Decoder]) -> None:
+    texts = [tokens(length, seed=length) for length in (15, 10, 20, 10)]
+    decoder = make(model, 4, 24)
+    for row, text in enumerate(texts):
+        decoder.read([row], text[None, :-10])
+    for i in range(-10, 0):
+        said = decoder.step(torch.stack([text[i] for text in texts]))
+        assert_says_what_the_model_says(model, [text[: len(text) + i + 1] for text in texts], said)
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_a_row_is_replaced_and_others_are_dropped(model: nn.Module, make: Callable[..., Decoder]) -> None:
+    texts = list(tokens(4, 12))
+    decoder = make(model, 4, 24)
+    decoder.read(range(4), torch.stack(texts)[:, :11])
+    decoder.step(torch.stack(texts)[:, 11])
+    texts[2] = tokens(5, seed=9)
+    decoder.read([2], texts[2][None])
+    decoder.keep([1, 2])
+    following = tokens(2, 3, seed=5)
+    rows = [texts[1], texts[2]]
+    for i in range(3):
+        rows = [torch.cat([row, new[i : i + 1]]) for row, new in zip(rows, following, strict=True)]
+        assert_says_what_the_model_says(model, rows, decoder.step(following[:, i]))
+
+
+def test_a_decoder_leaves_the_model_ready_to_train(model: nn.Module) -> None:
+    text = tokens(2, 9)
+    wanted = torch.autograd.grad(model(text).sum(), list(model.parameters()))
+    decoder = GPT2Decoder(model, 2, 24)
+    decoder.read([0, 1], text)
+    decoder.step(text[:, 0])
+    got = torch.autograd.grad(model(text).sum(), list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
