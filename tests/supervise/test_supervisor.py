@@ -236,7 +236,7 @@ def test_workers_die_with_a_supervisor_that_is_killed(tmp_path: Path, start: Sta
     workers = pids(run, attempt=1)
     supervisor.kill()
     until(lambda: not any(is_alive(pid) for pid in workers))
-    assert run.holder() is None
+    until(lambda: run.holder() is None)  # its last thread may be a moment behind
     assert run.exit() is None
 
 
