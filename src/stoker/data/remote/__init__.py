@@ -56,7 +56,7 @@ def kept_in(file: DataFile, folder: Path) -> DataFile:
     if file.url is None:
         return file
     mark = hashlib.sha256(f"{file.url}\n{file.sha256}".encode()).hexdigest()[:16]
-    return replace(file, path=folder / FETCHED_FOLDER / f"{mark}-{file.path.name}")
+    return replace(file, path=folder / FETCHED_FOLDER / f"{mark}-{file.path.name[-100:]}")
 
 
 def fetch(file: DataFile) -> Iterator[int]:

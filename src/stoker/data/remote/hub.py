@@ -110,6 +110,8 @@ def _tree(repository: Repository, commit: str, folder: str, word: str, *, recurs
 
 def _json(url: str, repository: Repository, word: str) -> tuple[Any, str]:
     """An answer, and where the next page of it is."""
+    if constants.HF_HUB_OFFLINE:
+        raise RemoteError(f"{word} is on the hub, and HF_HUB_OFFLINE is set", remedy="Unset it")
 
     def once() -> tuple[Any, str]:
         try:

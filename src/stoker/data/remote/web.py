@@ -18,6 +18,7 @@ SHORT, LONG = 10, 60  # seconds to wait for an answer: while somebody waits for 
 CHUNK = 1 << 18
 AGAIN = {408, 425, 429, 500, 502, 503, 504}
 UNSATISFIABLE = 416
+UNTOLD = "modified:"  # and nothing more: a part of a file need not tell it again
 
 
 class Refused(Exception):
@@ -63,7 +64,7 @@ def body(url: str, start: int, *, headers: Mapping[str, str], tag: str | None = 
     """The bytes from `start` on, whatever the server makes of ranges; `tag` is what they must still have."""
     answer = _open(url, {**headers, "Range": f"bytes={start}-"} if start else headers, LONG)
     with answer:
-        if tag is not None and tag.partition(":")[0] in ("etag", "modified") and _tag(answer.headers) != tag:
+        if tag is not None and _tag(answer.headers) not in (tag, UNTOLD):
             raise changed(url)
         skip = 0 if not start or answer.status == http.client.PARTIAL_CONTENT else start
         try:
@@ -118,7 +119,7 @@ def _look(url: str) -> tuple[int, str]:
 def _tag(headers: Message) -> str:
     """Of a server that tells neither, a change is only noticed by the size."""
     etag = headers.get("ETag")
-    return f"etag:{etag}" if etag else f"modified:{headers.get('Last-Modified', '')}"
+    return f"etag:{etag}" if etag else f"{UNTOLD}{headers.get('Last-Modified', '')}"
 
 
 def _no(url: str, refused: Refused) -> RemoteError:

@@ -48,9 +48,9 @@ class StreamSplit(Split):
     def await_samples(self, samples: int, length: int) -> int:
         """Wait until there are so many, or all there will ever be; returns how many there are."""
         while True:
+            self._refresh()
             if self.feeder:
                 self.feeder.want(samples * length + 1)
-            self._refresh()
             if self.ended or self.samples(length) >= samples:
                 return self.samples(length)
             if problem := read_error(self._folder):
