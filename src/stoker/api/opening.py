@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.data.files import covers, is_there
-from stoker.data.prepare import Progress, ignore, is_prepared, prepared
-from stoker.data.shards import INDEX_FILE, TokenSet
+from stoker.data.mixture import Mixture
+from stoker.data.prepare import Progress, ignore, is_prepared
+from stoker.data.remote import is_remote
+from stoker.data.remote.transfer import RemoteError
+from stoker.data.sets import is_set, open_set, set_of
+from stoker.data.shards import TokenSet
 from stoker.rundir import DataRef, Exit, RunDir
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
@@ -17,6 +21,7 @@ from stoker.spec.derive import Derived, derive
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 from stoker.storage.mirror import pull, run_dir
+from stoker.storage.store import StoreError
 
 PREPARED = ".prepared"
 VOCAB_ROUNDING = 128  # a vocabulary may be padded up to a multiple of this, for the matrix units
@@ -77,9 +82,10 @@ def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], 
     if run.exists():
         with run.lock():
             return _existing(run, spec, store, progress)
-    tokens = prepared(spec.data, store, progress=progress)
+    tokens = set_of(spec.data, store, progress=progress)
     spec = _fill(spec, tokens)
     _check_size(spec, tokens)
+    _check_end(spec, tokens)
     _create(run, spec, tokens)
     return _opened(run, spec, tokens, done=None)
 
@@ -99,19 +105,27 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
     if changes.refused:
         raise _another_run(run, changes.refused)
     kept = None if changes.data else _kept(run, spec)
-    tokens = kept or prepared(spec.data, store, progress=progress)
+    gone = ", ".join(spec.data.paths)
+    try:
+        tokens = kept or set_of(spec.data, store, progress=progress)
+    except (RemoteError, StoreError) as e:
+        kept, gone = None if changes.data else _began_with(run), e.problem
+        if kept is None:
+            raise
+        tokens = kept
     if tokens.key != run.data().key:
         raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
+    _check_end(spec, tokens)
     opened = _opened(run, spec, tokens, done=_done(run, spec, tokens, changes.allowed))
     _apply(run, spec, changes.allowed)
     if run.data().shards != str(tokens.path.absolute()):  # begun on another machine, or moved since
         run.write_data(_ref(tokens))
     if not opened.done:
         run.clear_exit()
-    if kept and not opened.done and not any(map(is_code, _words(spec))):
-        gone = ", ".join(_words(spec))
-        run.add_event("note", text=f"{gone} is gone: the run goes on with the tokens made of it, in {kept.path}")
+    if kept and not opened.done and not any(map(is_code, spec.data.paths)):
+        why = f"{gone} is gone" if gone == ", ".join(spec.data.paths) else gone
+        run.add_event("note", text=f"{why}: the run goes on with the tokens made of it, in {kept.path}")
     return opened
 
 
@@ -123,14 +137,18 @@ def _apply(run: RunDir, spec: AnySpec, changes: Changes) -> None:
 
 def _kept(run: RunDir, spec: RunSpec) -> TokenSet | None:
     """The token set that the run began with, when its text cannot be looked at: gone, or of a function asked once."""
+    words = spec.data.paths
+    if any(is_remote(word) or is_there(word) for word in words) and not any(map(is_code, words)):
+        return None
+    return _began_with(run)
+
+
+def _began_with(run: RunDir) -> TokenSet | None:
     began = run.data()
     folder = Path(began.shards)
-    words = _words(spec)
-    if any(map(is_there, words)) and not any(map(is_code, words)):
+    if not is_set(folder):
         return None
-    if not (folder / INDEX_FILE).is_file():
-        return None
-    tokens = TokenSet.open(folder)
+    tokens = open_set(folder)
     return tokens if tokens.key == began.key else None
 
 
@@ -170,16 +188,12 @@ def _refuse_inside_data(run: RunDir, spec: RunSpec) -> None:
         *(run.path / name for name in (contract.SPEC_FILE, contract.DATA_FILE, contract.METRICS_FILE)),
         *(run.log(0), run.ledger / "attempt-0001-rank-0000.jsonl", run.checkpoint(1) / contract.MANIFEST_FILE),
     )
-    for word in _words(spec):
-        if any(covers(word, file) for file in written):
+    for word in spec.data.paths:
+        if not is_remote(word) and any(covers(word, file) for file in written):
             raise UserError(
                 f"the run's folder {run.path} lies inside its data {word}, and what it writes would become data",
                 remedy="Keep runs elsewhere with --runs DIR, or name the text more narrowly in data.path",
             )
-
-
-def _words(spec: RunSpec) -> list[str]:
-    return [spec.data.path] if isinstance(spec.data.path, str) else spec.data.path
 
 
 def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exit | None:
@@ -251,9 +265,26 @@ def _fill(spec: RunSpec, tokens: TokenSet) -> RunSpec:
 def _check_size(spec: RunSpec, tokens: TokenSet) -> None:
     batch = spec.batch
     samples = tokens.train.samples(batch.length)
+    if isinstance(tokens, Mixture):
+        for source, count in zip(tokens.sources, tokens.train.counts(batch.length), strict=True):
+            if not count:
+                raise UserError(
+                    f"{source.name} has {source.tokens.train.tokens} tokens, less than one sequence of {batch.length}",
+                    remedy="Leave it out of data.mix, or lower batch.length",
+                )
+    if not tokens.whole:
+        return
     if samples < batch.sequences:
         raise UserError(
             f"the data has {tokens.train.tokens} tokens, less than one batch of {batch.sequences} × {batch.length} "
             f"= {batch.sequences * batch.length}",
             remedy="Give more text, or lower batch.sequences or batch.length",
+        )
+
+
+def _check_end(spec: RunSpec, tokens: TokenSet) -> None:
+    if spec.until.epochs and not tokens.whole:
+        raise UserError(
+            "until.epochs cannot be counted in a stream whose end is not known yet",
+            remedy="Set until.steps or until.tokens instead",
         )

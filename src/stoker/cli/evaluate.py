@@ -12,6 +12,7 @@ from stoker.cli import output
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
 from stoker.cli.progress import counting, preparing
 from stoker.data.prepare import ignore, is_prepared
+from stoker.data.sets import open_set
 from stoker.data.shards import Split, TokenSet
 from stoker.data.tokenizer import TOKENIZER_FILE, load_folder
 from stoker.observe.batch import token_set
@@ -98,9 +99,9 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
         yield _of_set(f"run '{loaded.run.name}'", token_set(loaded.run), args)
         return
     like = loaded.run.spec().data if loaded.run else Data(path=".")
-    data = like.model_copy(update={"path": args.data, "tokenizer": None})
+    data = like.model_copy(update={"path": args.data, "mix": None, "stream": False, "tokenizer": None})
     if is_prepared(data):
-        tokens = TokenSet.open(Path(args.data[0]))
+        tokens = open_set(Path(args.data[0]))
         _refuse_other_tokenizer(name, tokens, args, loaded)
         yield _of_set(name, tokens, args)
         return

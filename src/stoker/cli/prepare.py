@@ -20,7 +20,8 @@ def prepare_arguments(parser: argparse.ArgumentParser) -> None:
         "data",
         nargs="+",
         metavar="DATA",
-        help="files, folders or globs of text, JSONL, JSON, CSV, Parquet; or your own module:function",
+        help="files, folders or globs of text, JSONL, JSON, CSV, Parquet; hf://, s3://, gs://, https://; "
+        "or your own module:function",
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the token shards")
     parser.add_argument(

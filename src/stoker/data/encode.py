@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from stoker.data.files import stamp_of
 from stoker.data.provenance import Trace
+from stoker.data.remote import fetch_all, forget
 from stoker.data.shards import TOKENIZER_FOLDER, Dtype, Shard
 from stoker.data.sources.document import BadRecords, Piece
 from stoker.data.tokenizer import TOKENIZER_FILE
@@ -38,6 +39,8 @@ class Job:
     skip_bad: bool
     end: int
     dtype: Dtype
+    keep: bool = False
+    """Files from elsewhere are of several units, and stay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +60,8 @@ class Advance:
 
     bytes: int
     tokens: int
+    fetched: int = 0
+    """Bytes that came from elsewhere."""
 
 
 def encode(job: Job, unit: Unit) -> Iterator[Advance]:
@@ -66,6 +71,7 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
     joiner = _Joiner(job, trace)
     size = tokens = reported = 0
     try:
+        yield from (Advance(0, 0, fetched=arrived) for arrived in fetch_all(source for source, _ in unit.parts))
         with open(partial, "w+b") as file:
             for batch in _batches(pieces(unit, job.field, bad)):
                 ids = joiner.tokens(batch)
@@ -84,6 +90,9 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
         )
         trace.write(job.folder, job.field)
         write_atomic(record_path(job.folder, unit), json.dumps(asdict(record)))
+        for source, _ in unit.parts:
+            if not job.keep:
+                forget(source)
         yield Advance(unit.size - reported, 0)
     except UnicodeDecodeError:
         _check_unchanged(unit)
@@ -160,7 +169,7 @@ def _tokenizer(file: Path) -> Tokenizer:
 
 def _check_unchanged(unit: Unit) -> None:
     for file, _ in unit.parts:
-        if stamp_of(file.path) != file.stamp:
+        if file.url is None and stamp_of(file.path) != file.stamp:
             raise UserError(f"{file.path} changed while it was being prepared", remedy="Run it again")
 
 

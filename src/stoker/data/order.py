@@ -5,11 +5,16 @@ inside. Any position is found in constant time, so a resume does not read what i
 """
 
 import hashlib
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stoker.spec.run import BLOCK
 
 ROUNDS = 8  # a 64-byte digest has eight keys of 64 bits; four rounds already pass as random
 
@@ -46,6 +51,74 @@ class Shuffled:
     def draw(self, start: int, stop: int) -> Drawn:
         ids = sample_ids(seed=self.seed, samples=self.samples, start=start, stop=stop)
         return Drawn(ids, np.arange(start, stop) // self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """Window after window, each in an order of its own, so that no position needs more than the windows up to its own.
+
+    From the second time on, all samples are there, and all of them are in one order.
+    """
+
+    seed: int
+    samples: int
+    """Of those that are not known yet, none may be drawn, nor any of a window that they would be in."""
+    window: int
+    """Samples in each but the last."""
+
+    def draw(self, start: int, stop: int) -> Drawn:
+        parts = [np.empty(0, np.int64)]
+        seed = _subseed(self.seed, "window")
+        for number in range(start // self.window, (min(stop, self.samples) - 1) // self.window + 1):
+            first = number * self.window
+            size = min(self.window, self.samples - first)
+            places = np.arange(max(start - first, 0), min(stop - first, size), dtype=np.uint64)
+            parts.append(first + _permute(places, size, _keys(seed, number)))
+        if stop > self.samples:
+            parts.append(sample_ids(seed=self.seed, samples=self.samples, start=max(start, self.samples), stop=stop))
+        return Drawn(np.concatenate(parts), np.arange(start, stop) // self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Blocks of positions in which every source has its exact share; each source goes through its own epochs."""
+
+    seed: int
+    weights: tuple[float, ...]
+    samples: tuple[int, ...]
+    """Of each source. The ids of one begin where those of the one before it end."""
+
+    def draw(self, start: int, stop: int) -> Drawn:
+        drawn = [self._in_block(block, start, stop) for block in range(start // BLOCK, (stop - 1) // BLOCK + 1)]
+        empty = np.empty(0, np.int64)
+        return Drawn(
+            np.concatenate([empty, *(one.ids for one in drawn)]),
+            np.concatenate([empty, *(one.epochs for one in drawn)]),
+        )
+
+    def _in_block(self, block: int, start: int, stop: int) -> Drawn:
+        places = np.arange(max(start - block * BLOCK, 0), min(stop - block * BLOCK, BLOCK), dtype=np.uint64)
+        mixed = _permute(places, BLOCK, _keys(_subseed(self.seed, "mix"), block))
+        ids, epochs = np.empty_like(mixed), np.empty_like(mixed)
+        first = offset = 0
+        for source, (share, samples) in enumerate(zip(shares(self.weights), self.samples, strict=True)):
+            mine = (mixed >= first) & (mixed < first + share)
+            numbers = block * share + mixed[mine] - first  # of the source's own draws
+            ids[mine] = offset + _at(numbers, _subseed(self.seed, f"source {source}"), samples)
+            epochs[mine] = numbers // samples
+            first, offset = first + share, offset + samples
+        return Drawn(ids, epochs)
+
+
+def shares(weights: Sequence[float]) -> list[int]:
+    """How many samples of a block each source has: by the largest remainders, so that they sum up."""
+    total = sum(map(Fraction, weights))
+    exact = [Fraction(weight) * BLOCK / total for weight in weights]
+    found = [math.floor(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda source: found[source] - exact[source])
+    for source in by_remainder[: BLOCK - sum(found)]:
+        found[source] += 1
+    return found
 
 
 def batch(
@@ -94,6 +167,20 @@ def _hash(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+def _at(numbers: NDArray[np.int64], seed: int, samples: int) -> NDArray[np.int64]:
+    """The samples of a shuffled source at these positions, in any order."""
+    ids = np.empty_like(numbers)
+    epochs = numbers // samples
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        ids[here] = _permute((numbers[here] % samples).astype(np.uint64), samples, _keys(seed, epoch))
+    return ids
+
+
+def _subseed(seed: int, what: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {what}".encode(), digest_size=8).digest(), "little")
 
 
 def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:

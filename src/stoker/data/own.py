@@ -99,7 +99,7 @@ def _items(word: str, function: Callable[[], Any]) -> Iterator[object]:
 
 
 def _words(data: Data) -> list[str]:
-    return [data.path] if isinstance(data.path, str) else data.path
+    return data.paths
 
 
 def _wrong(word: str, problem: str, *, remedy: str) -> UserError:

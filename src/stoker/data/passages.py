@@ -82,6 +82,9 @@ class Passages:
                 return
 
     def _in_part(self, part: Part, field: str, start: int, ids: list[int]) -> Iterator[Passage]:
+        if part.file.url:
+            yield from self._text_alone(ids, part.file.url, "only its tokens were kept here")
+            return
         path, problem = self._source(part.file)
         if problem is None:
             found = _joined(self._read_again(path, part, field, start, start + len(ids)))
@@ -117,7 +120,7 @@ class Passages:
                     return
             characters = 0 if piece.last else characters + len(piece.text)
 
-    def _text_alone(self, ids: list[int], path: Path | None, problem: str) -> Iterator[Passage]:
+    def _text_alone(self, ids: list[int], path: Path | str | None, problem: str) -> Iterator[Passage]:
         """Cut where an end token stands."""
         start = 0
         for at, id in enumerate(ids, 1):
@@ -125,7 +128,7 @@ class Passages:
                 yield replace(self._passage(ids[start:at], ends=id == self._set.end, path=path), problem=problem)
                 start = at
 
-    def _passage(self, ids: list[int], *, ends: bool, path: Path | None) -> Passage:
+    def _passage(self, ids: list[int], *, ends: bool, path: Path | str | None) -> Passage:
         text = self._tokenizer.decode(ids[:-1] if ends else ids, skip_special_tokens=False)
         return Passage(tokens=len(ids), text=text, ends=ends, file=str(path) if path else None)
 

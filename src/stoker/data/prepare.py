@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ from stoker.data import own, pool
 from stoker.data.encode import UNITS_FOLDER, Advance, Job, disk_error, encode, read_record, record_path
 from stoker.data.files import DataFile, discover, fingerprint
 from stoker.data.provenance import PROVENANCE_FOLDER
+from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, is_remote, kept_in
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index, TokenSet
 from stoker.data.sources.document import BadRecords
 from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, train
@@ -44,6 +46,8 @@ class Progress:
     total: int
     """Not known, and 0, while a function of the user's own still yields texts."""
     tokens: int = 0
+    fetched: int = 0
+    """Bytes that came from elsewhere."""
 
 
 def ignore(_: Progress) -> None:
@@ -67,30 +71,38 @@ def prepare(
     if is_prepared(data):
         raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
     functions = own.functions(data)
-    with _writing(out):
+    with writing(out):
         _claim(out)
-        data = own.written_down(data, functions, out, progress=_collecting(progress))
-        survey = _survey(data, cache=out / HASHES_FILE, workers=workers, progress=progress)
+        data = own.written_down(data, functions, out, progress=collecting(progress))
+        survey = survey_of(data, cache=out / HASHES_FILE, workers=workers, progress=progress)
         return _build(data, survey, out, workers=workers, progress=progress)
 
 
 def prepared(
-    data: Data, store: Path, *, workers: int | None = None, progress: Callable[[Progress], None] = ignore
+    data: Data,
+    store: Path,
+    *,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] = ignore,
+    fetched: Path | None = None,
 ) -> TokenSet:
-    """The token set of `data`: itself if it is one, else the one in the store, made or finished now if need be."""
+    """The token set of `data`: itself if it is one, else the one in the store, made or finished now if need be.
+
+    `fetched` is where files from elsewhere may lie already.
+    """
     if is_prepared(data) and (made := _folder(data)):
         return _open_as_asked(data, made)
     functions = own.functions(data)
-    with _writing(store):
+    with writing(store):
         store.mkdir(parents=True, exist_ok=True)
-        data = own.written_down(data, functions, store, progress=_collecting(progress))
-        survey = _survey(data, cache=store / HASHES_FILE, workers=workers, progress=progress)
+        data = own.written_down(data, functions, store, progress=collecting(progress))
+        survey = survey_of(data, cache=store / HASHES_FILE, workers=workers, progress=progress)
         folder = store / survey.key
         folder.mkdir(exist_ok=True)
-        return _build(data, survey, folder, workers=workers, progress=progress)
+        return _build(data, survey, folder, workers=workers, progress=progress, fetched=fetched)
 
 
-def _collecting(progress: Callable[[Progress], None]) -> Callable[[int], None]:
+def collecting(progress: Callable[[Progress], None]) -> Callable[[int], None]:
     return lambda done: progress(Progress(phase="collecting", done=done, total=0))
 
 
@@ -101,8 +113,7 @@ def is_prepared(data: Data) -> bool:
 
 def _folder(data: Data) -> Path | None:
     """The one place that the data is in, if it is one."""
-    paths = [data.path] if isinstance(data.path, str) else data.path
-    return Path(paths[0]) if len(paths) == 1 else None
+    return Path(data.paths[0]) if len(data.paths) == 1 else None
 
 
 def _open_as_asked(data: Data, folder: Path) -> TokenSet:
@@ -122,15 +133,20 @@ def _open_as_asked(data: Data, folder: Path) -> TokenSet:
     return tokens
 
 
-def _survey(data: Data, *, cache: Path, workers: int | None, progress: Callable[[Progress], None]) -> Survey:
+def survey_of(data: Data, *, cache: Path, workers: int | None, progress: Callable[[Progress], None]) -> Survey:
     wanted = data.tokenizer or DEFAULT_TOKENIZER
     tokenizer = load(wanted) if isinstance(wanted, str) else wanted
-    files = fingerprint(
-        discover(data.path),
-        cache=cache,
-        threads=_processes(workers),
-        progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
-    )
+    files: list[DataFile] = []
+    for elsewhere, words in groupby(data.paths, is_remote):
+        if elsewhere:
+            files += [file for word in words for file in find(word)]
+            continue
+        files += fingerprint(
+            discover(list(words)),
+            cache=cache,
+            threads=processes_of(workers),
+            progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
+        )
     bad = BadRecords(skip=data.skip_bad)
     for file in files:
         if file.problem:
@@ -144,13 +160,19 @@ def _survey(data: Data, *, cache: Path, workers: int | None, progress: Callable[
 
 
 def _build(
-    data: Data, survey: Survey, folder: Path, *, workers: int | None, progress: Callable[[Progress], None]
+    data: Data,
+    survey: Survey,
+    folder: Path,
+    *,
+    workers: int | None,
+    progress: Callable[[Progress], None],
+    fetched: Path | None = None,
 ) -> TokenSet:
-    with _lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
+    with lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
         if (folder / INDEX_FILE).is_file():
             return _reuse(folder, survey.key)
         _begin(folder, survey.key)
-        units = plan(survey.files)
+        units = plan([kept_in(file, fetched or folder) for file in survey.files])
         tokenizer = _tokenizer(data, survey, units, folder, progress)
         job = Job(
             folder=folder,
@@ -160,7 +182,7 @@ def _build(
             end=tokenizer.end_id,
             dtype="uint16" if tokenizer.vocab <= 1 << 16 else "uint32",
         )
-        _tokenise(job, units, workers=_processes(workers), progress=progress)
+        _tokenise(job, units, workers=processes_of(workers), progress=progress)
         _write_index(job, survey, units, tokenizer)
         return TokenSet.open(folder)
 
@@ -185,7 +207,7 @@ def _begin(folder: Path, key: str) -> None:
     if begun and begun != key:
         for path in folder.glob("*.bin"):
             path.unlink()
-        for name in (UNITS_FOLDER, PROVENANCE_FOLDER, TOKENIZER_FOLDER):
+        for name in (UNITS_FOLDER, PROVENANCE_FOLDER, TOKENIZER_FOLDER, FETCHED_FOLDER):
             shutil.rmtree(folder / name, ignore_errors=True)
     write_atomic(plan_file, json.dumps({"key": key}))
     for name in (UNITS_FOLDER, PROVENANCE_FOLDER):
@@ -200,29 +222,41 @@ def _tokenizer(
     if not (home / TOKENIZER_FILE).is_file():
         tokenizer = survey.tokenizer
         if isinstance(tokenizer, TrainTokenizer):
-            tokenizer = train(tokenizer.train, _training_text(data, units, progress))
+            # Of what comes from elsewhere the first files: the others are not fetched twice, nor all kept here.
+            here = not any(file.url for file in survey.files)
+            texts = training_text(units, data, TRAINING_TEXT, progress, spread=here)
+            tokenizer = train(tokenizer.train, texts)
         save(tokenizer, home)
     return load_folder(home)
 
 
-def _training_text(data: Data, units: list[Unit], progress: Callable[[Progress], None]) -> Iterator[str]:
-    """The beginning of every unit: spread over all the data, the same each time, and no more than is needed."""
+def training_text(
+    units: list[Unit], data: Data, most: int, progress: Callable[[Progress], None], *, spread: bool
+) -> Iterator[str]:
+    """The beginning of every unit, or of all of them: the same each time, and no more than is needed."""
     total, done = sum(unit.size for unit in units), 0
+    left = most
     for unit in units:
-        left = TRAINING_TEXT // len(units)
+        left = most // len(units) if spread else left
+        if left <= 0:
+            break
+        for arrived in fetch_all(file for file, _ in unit.parts):
+            done += arrived
+            progress(Progress(phase="tokenizer", done=done, total=0))
         for _, piece in pieces(unit, data.field, BadRecords(skip=data.skip_bad)):
             yield piece.text[:left]
             left -= len(piece.text)
             if left <= 0:
                 break
-        done += unit.size
-        progress(Progress(phase="tokenizer", done=done, total=total))
+        if spread:
+            done += unit.size
+            progress(Progress(phase="tokenizer", done=done, total=total))
 
 
 def _tokenise(job: Job, units: list[Unit], *, workers: int, progress: Callable[[Progress], None]) -> None:
     missing = [unit for unit in units if not record_path(job.folder, unit).is_file()]
     total, left = sum(unit.size for unit in units), sum(unit.size for unit in missing)
-    done, tokens = total - left, 0
+    done, tokens, fetched = total - left, 0, 0
     work = partial(encode, job)
     if workers == 1 or left < SMALL:
         advances = _in_this_process(work, missing)
@@ -232,8 +266,8 @@ def _tokenise(job: Job, units: list[Unit], *, workers: int, progress: Callable[[
         advances = pool.run(work, missing, processes=workers, environment=environment)
     with closing(advances):
         for advance in advances:
-            done, tokens = done + advance.bytes, tokens + advance.tokens
-            progress(Progress(phase="tokens", done=done, total=total, tokens=tokens))
+            done, tokens, fetched = done + advance.bytes, tokens + advance.tokens, fetched + advance.fetched
+            progress(Progress(phase="tokens", done=done, total=total, tokens=tokens, fetched=fetched))
 
 
 def _in_this_process(work: Callable[[Unit], Iterator[Advance]], units: list[Unit]) -> Generator[Advance]:
@@ -269,11 +303,12 @@ def _write_index(job: Job, survey: Survey, units: list[Unit], tokenizer: LoadedT
         validation=[shard for shard in validation if shard.tokens],
     ).write(job.folder)
     shutil.rmtree(job.folder / UNITS_FOLDER)
+    shutil.rmtree(job.folder / FETCHED_FOLDER, ignore_errors=True)
     (job.folder / PLAN_FILE).unlink()
 
 
 @contextmanager
-def _lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
+def lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
     """One prepare to a folder; a second waits, and then finds the work done."""
     with open(folder / LOCK_FILE, "w") as file:
         try:
@@ -285,7 +320,7 @@ def _lock(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
@@ -304,5 +339,5 @@ def _claim(out: Path) -> None:
     (out / LOCK_FILE).touch()
 
 
-def _processes(workers: int | None) -> int:
+def processes_of(workers: int | None) -> int:
     return workers or len(os.sched_getaffinity(0))

@@ -54,8 +54,14 @@ def flat(spec: AnySpec) -> dict[str, object]:
         if isinstance(value, dict):
             found |= {f"{key}.{name}": item for name, item in value.items()}
         else:
-            found[key] = value.model_dump() if isinstance(value, Section) else value
+            found[key] = _plain(value)
     return found
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.model_dump() if isinstance(value, Section) else value
 
 
 def _below(section: type[Section], prefix: str) -> list[tuple[str, FieldInfo]]:

@@ -235,6 +235,8 @@ class _Layer:
         return [one for name, item in value.items() for one in self.at((*path, name), item)]
 
     def _absolute(self, key: str, value: Any) -> Any:
+        if key == "data.mix" and isinstance(value, list):
+            return [self._part(item) for item in value]
         if key == "data.path" and isinstance(value, list):
             return [self._absolute(key, item) for item in value]
         if not isinstance(value, str) or not value or "://" in value:
@@ -250,6 +252,11 @@ class _Layer:
             place = _place(self.folder, value)
             return place if looks_local or os.path.isdir(place) else value  # else a name on the hub
         return value
+
+    def _part(self, part: Any) -> Any:
+        if not isinstance(part, dict) or "path" not in part:
+            return part  # what is wrong with it is for its field to say
+        return part | {"path": self._absolute("data.path", part["path"])}
 
 
 def _place(folder: Path, value: str) -> str:

@@ -11,6 +11,7 @@ from stoker.spec.units import Count, Number, Seconds, Share, Text, count, durati
 PositiveCount = Annotated[Count, Field(gt=0)]
 Fraction = Annotated[Share, Field(ge=0, lt=1)]
 Place = Annotated[Text, Field(min_length=1)]
+BLOCK = 4096  # samples of a mixture in which every part has its exact share
 ScheduleStage = tuple[PositiveCount, PositiveCount]
 Name = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Code = Annotated[Text, Field(pattern=CODE)]
@@ -64,9 +65,24 @@ class TrainTokenizer(Section):
     """Train a byte-level BPE tokenizer of this many tokens on the data."""
 
 
-class Data(Section):
+class Part(Section):
     path: Place | Annotated[list[Place], Field(min_length=1)]
-    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), a folder of `stoker prepare`, or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
+    """Where its text is: as `data.path`."""
+    weight: Annotated[Number, Field(gt=0)]
+    """Its share of the samples, over the sum of all weights."""
+    field: Text | None = None
+    """The field that holds its text. Left out: `data.field`."""
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.path] if isinstance(self.path, str) else self.path
+
+
+class Data(Section):
+    path: Place | Annotated[list[Place], Field(min_length=1)] | None = None
+    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), here or at hf://datasets/OWNER/NAME, s3://, gs:// or https://, a folder of `stoker prepare`, or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
+    mix: Annotated[list[Part], Field(min_length=2)] | None = None
+    """In place of `path`, several of them with weights: `[{path: a, weight: 0.7}, {path: b, weight: 0.3}]`."""
     tokenizer: Text | TrainTokenizer | None = None
     """`{train: 8000}`, a folder with tokenizer.json or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
     field: Text = "text"
@@ -75,6 +91,37 @@ class Data(Section):
     """Share of the tokens held out for evaluation: the end of each piece of the data."""
     skip_bad: bool = False
     """Leave out and count records that cannot be read, instead of stopping at the first."""
+    stream: bool = False
+    """Begin to train as soon as the first window is prepared; the rest is prepared meanwhile."""
+    window: PositiveCount = 64_000_000
+    """Of a stream: the tokens that are shuffled together. The first window has the held-out text."""
+    ahead: PositiveCount = 4
+    """Of a stream: windows that are prepared ahead of the training."""
+
+    @property
+    def paths(self) -> list[str]:
+        """Every place that text is read from."""
+        if self.mix:
+            return [path for part in self.mix for path in part.paths]
+        return [self.path] if isinstance(self.path, str) else self.path or []
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.path is None) == (self.mix is None):
+            what = "it has both path and mix" if self.mix else "it names no text"
+            raise ValueError(f"{what}; write data: ./books, or data: {{mix: [{{path: ./books, weight: 0.7}}, …]}}")
+        if self.mix and self.stream:
+            raise ValueError("a mixture is no stream; leave stream or mix out")
+        if self.stream and any(map(is_code, self.paths)):
+            raise ValueError("a function's texts are all written down first; leave stream out")
+        total = sum(part.weight for part in self.mix or ())
+        for part in self.mix or ():
+            if part.weight * BLOCK < total:
+                raise ValueError(
+                    f"the weight {part.weight:g} of {', '.join(part.paths)} is less than one sample in {BLOCK}; "
+                    f"set it to {total / BLOCK:.3g} or more, or leave it out"
+                )
+        return self
 
 
 class Objective(Section):
@@ -239,6 +286,16 @@ class RunSpec(Section):
             raise ValueError(
                 f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
                 f"set batch.length to {self.model.context} or less"
+            )
+        if self.data.stream and self.data.window < self.batch.length:
+            raise ValueError(
+                f"data.window {self.data.window} is less than one sequence of batch.length {self.batch.length}; "
+                "set data.window to many of them, such as 64M"
+            )
+        if self.until.epochs and self.data.mix:
+            raise ValueError(
+                "until.epochs is not for a mixture, whose parts are gone through at paces of their own; "
+                "set until.steps or until.tokens"
             )
         if self.log.attention and is_code(self.model.family):
             raise ValueError(f"log.attention cannot look into {self.model.family}; set log.attention to false")

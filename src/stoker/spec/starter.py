@@ -68,6 +68,11 @@ TIERS = (
 
 
 def look(places: Sequence[str]) -> Seen:
+    if elsewhere := next((place for place in places if "://" in place), None):
+        raise UserError(
+            f"{elsewhere} is not on this machine, and a first run file is made by looking at the text",
+            remedy=f"Write one by hand, with data: {elsewhere}",
+        )
     paths = [Path(place).expanduser() for place in places]
     if len(paths) == 1 and (paths[0] / "index.json").is_file():
         return _prepared(paths[0])

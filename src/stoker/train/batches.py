@@ -1,6 +1,7 @@
 """The rows of each step for one worker, read one step ahead."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,8 +12,12 @@ from torch import Tensor
 
 from stoker.data import order
 from stoker.data.shards import Split
+from stoker.data.stream.reading import StreamSplit
 from stoker.spec.derive import share
+from stoker.spec.errors import UserError
 from stoker.train.dist import Ranks
+
+PATIENCE = 1.0  # seconds after which a batch is late
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,16 +60,41 @@ class Batches:
         self.waited_s = 0.0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ahead: Future[Batch] | None = None
+        self._lost = False
+        self.problem: UserError | None = None
+        """Why there are no more."""
 
-    def get(self, step: int) -> Batch:
-        """The batch of `step`; the one after it starts being read."""
+    def get(self, step: int, *, late: Callable[[], bool] = lambda: False) -> Batch | None:
+        """The batch of `step`; the one after it starts being read.
+
+        `late` is asked now and then while it is waited for, and says whether to give it up. Given up, or not to be
+        had, it is None.
+        """
         began = time.perf_counter()
-        batch = self._ahead.result() if self._ahead else None
-        if batch is None or batch.step != step:
-            batch = self.read(step)
+        batch = self._wait(self._ahead, late) if self._ahead else None
+        if batch is None and not self._lost:
+            batch = self._wait(self._reader.submit(self.read, step), late)
         self.waited_s += time.perf_counter() - began
-        self._ahead = self._reader.submit(self.read, step + 1)
+        if batch is not None:
+            assert batch.step == step, "steps are asked for in their order"
+            self._ahead = self._reader.submit(self.read, step + 1)
         return batch
+
+    def close(self) -> None:
+        """What is being read is waited for, and what is not there yet is not."""
+        if isinstance(self.split, StreamSplit):
+            self.split.abandon()
+        self._reader.shutdown(cancel_futures=True)
+
+    def _wait(self, batch: Future[Batch], late: Callable[[], bool]) -> Batch | None:
+        while not self._lost:
+            try:
+                return batch.result(timeout=PATIENCE)
+            except TimeoutError:
+                self._lost = late()
+            except UserError as e:
+                self._lost, self.problem = True, e
+        return None
 
     def read(self, step: int) -> Batch:
         drawn = order.batch(self.order, sequences=self.sequences, step=step, positions=self.positions, since=self.since)

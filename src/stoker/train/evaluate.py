@@ -72,8 +72,9 @@ def evaluate(
     ids = np.arange(whole) if sequences is None else order.spread(whole, sequences)
     batches = [ids[start : start + at_once] for start in range(0, len(ids), at_once)]
     began, loss_sum, tokens, size = time.monotonic(), 0.0, 0, 0
-    done, total = 0, len(ids) + (sequences is None and split.tokens - 1 > whole * length)
-    for rows in _all_rows(split, batches, length, tail=total > len(ids)):
+    tail = split.tail(length) if sequences is None else None
+    done, total = 0, len(ids) + (tail is not None)
+    for rows in _all_rows(split, batches, length, tail=tail):
         loss_sum += _loss(model, torch.from_numpy(rows), precision)
         tokens += rows[:, 1:].size
         size += 0 if widths is None else int(widths[rows[:, 1:]].sum())
@@ -134,14 +135,12 @@ def _width(token: str) -> int:
 
 
 def _all_rows(
-    split: Split, batches: Sequence[NDArray[np.int64]], length: int, *, tail: bool
+    split: Split, batches: Sequence[NDArray[np.int64]], length: int, *, tail: NDArray[np.int64] | None
 ) -> Iterator[NDArray[np.int64]]:
     for ids in batches:
         yield split.read(ids, length)
-    if tail:
-        start = split.samples(length) * length
-        parts = [tokens for _, _, tokens in split.stretches(start, split.tokens)]
-        yield np.concatenate(parts).astype(np.int64)[None]
+    if tail is not None:
+        yield tail[None]
 
 
 @torch.inference_mode()

@@ -9,7 +9,9 @@ from tokenizers import Tokenizer
 
 from stoker.data import order
 from stoker.data.ledger import Ledger
+from stoker.data.sets import open_set
 from stoker.data.shards import TokenSet
+from stoker.data.stream.feeder import feeder_of
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
 from stoker.spec.derive import derive, micro_batches, share
@@ -49,8 +51,10 @@ class State:
 class Trainer:
     def __init__(self, run: RunDir, me: Ranks, device: Device, signals: Signals) -> None:
         self.run, self.me, self.device, self.signals = run, me, device, signals
+        self._told_of_waiting = False
         self.spec = spec = run.spec()
         self.tokens = _open(run)
+        self.feeder = feeder_of(self.tokens) if me.first else None
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
         self.engine = Engine(spec, me, device)
         self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved)
@@ -97,19 +101,9 @@ class Trainer:
         if self.state.step == 0 and self.spec.checkpoint.first:
             self._save()
         while not self._finished():
-            batch = self.batches.get(self.state.step + 1)
-            counts = self.engine.count(batch)
-            word = agree(
-                Word(
-                    targets=counts.targets,
-                    tokens=counts.tokens,
-                    sequences=batch.live,
-                    stop=self.signals.asked,
-                    pause=self.me.first and (self._time_is_up(began) or self.callbacks.problem is not None),
-                    save=self.me.first and self.checkpoints.overdue(),
-                )
-            )
-            if word.stop or word.pause:
+            batch = self.batches.get(self.state.step + 1, late=lambda: self._is_late(began))
+            word = agree(self._word(batch, began))
+            if word.stop or word.pause or batch is None:
                 return self._pause(word)
             if word.save:
                 self._save()
@@ -128,6 +122,9 @@ class Trainer:
         return Exit(state="done", code=contract.EXIT_DONE, step=self.state.step, reason=self._why_done())
 
     def close(self) -> None:
+        self.batches.close()
+        if self.feeder:
+            self.feeder.close()
         self.checkpoints.close()
         self.ledger.close()
         if self.tensorboard:
@@ -191,6 +188,24 @@ class Trainer:
         self.callbacks.tell("started", self.run.path, self.spec.model_dump(mode="json"), self.state.step)
 
     # one step
+
+    def _word(self, batch: Batch | None, began: float) -> Word:
+        counts = self.engine.count(batch) if batch else None
+        return Word(
+            targets=counts.targets if counts else (0,) * len(self.engine.objective.parts),
+            tokens=counts.tokens if counts else 0,
+            sequences=batch.live if batch else 0,
+            stop=self.signals.asked,
+            pause=batch is None or (self.me.first and (self._time_is_up(began) or self.callbacks.problem is not None)),
+            save=self.me.first and self.checkpoints.overdue(),
+        )
+
+    def _is_late(self, began: float) -> bool:
+        """Asked while a step's data is not there; True ends the waiting."""
+        if self.me.first and not self._told_of_waiting:
+            self._told_of_waiting = True
+            self.run.add_event("waiting", rank=0, step=self.state.step + 1)
+        return self.signals.asked or self._time_is_up(began) or self.tokens.problem() is not None
 
     def _step(self, batch: Batch, word: Word) -> bool:
         """Train on one batch; True when its evaluation was the best so far."""
@@ -310,6 +325,9 @@ class Trainer:
     def _pause(self, word: Word) -> Exit:
         self._save_now()
         self._heed_callbacks()
+        problem = self.tokens.problem() or self.batches.problem
+        if problem and not word.stop:
+            raise problem
         reason = "stopped as asked" if word.stop else "until.time is reached"
         code = contract.EXIT_SAVED if word.stop else contract.EXIT_DONE
         if self.me.first:
@@ -342,7 +360,7 @@ class Trainer:
 
 def _open(run: RunDir) -> TokenSet:
     ref = run.data()
-    tokens = TokenSet.open(run.path / ref.shards)
+    tokens = open_set(run.path / ref.shards)
     if tokens.key != ref.key:
         raise UserError(f"{tokens.path} holds other data than this run began with", remedy="Restore it, or use --new")
     return tokens
