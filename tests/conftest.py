@@ -1,5 +1,6 @@
 """Real runs of the real command, small enough for two cores."""
 
+import json
 import os
 import random
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,3 +159,49 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     yield write
     for name in names:
         sys.modules.pop(name, None)
+
+
+class Hub:
+    """Serves a folder with the hub's paths; every so-many-th request fails."""
+
+    def __init__(self, root: Path, fail_every: int) -> None:
+        self.root = root
+        argv = [sys.executable, str(Path(__file__).with_name("hub_server.py")), str(root), str(fail_every)]
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+
+    def write(self, path: str, content: str | bytes) -> Path:
+        """Below datasets/OWNER/NAME or files/."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    def requests(self) -> list[dict[str, Any]]:
+        log = self.root / "log.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hub]]:
+    """Start a hub of one's own; HF_ENDPOINT leads to it."""
+    started: list[Hub] = []
+
+    def start(*, fail_every: int = 0) -> Hub:
+        root = tmp_path / f"hub-{len(started)}"
+        root.mkdir()
+        started.append(Hub(root, fail_every))
+        monkeypatch.setenv("HF_ENDPOINT", started[-1].url)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", started[-1].url)  # it was read at import
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "no-login"))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
