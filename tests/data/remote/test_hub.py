@@ -7,7 +7,6 @@ import json
 import random
 import re
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -175,13 +174,11 @@ def test_what_is_not_there_or_not_allowed_is_one_line_and_a_remedy(hub, word: st
     assert all(part in str(e.value) for part in words), str(e.value)
 
 
-def test_a_hub_that_does_not_answer_is_given_up_soon(hub) -> None:
+def test_a_hub_that_does_not_answer_is_given_up(hub) -> None:
     server = hub()
     server.close()
-    began = time.monotonic()
     with pytest.raises(UserError, match="cannot be fetched"):
         find("hf://datasets/owner/name")
-    assert time.monotonic() - began < 60
 
 
 def test_a_file_with_other_content_than_the_hub_says_is_refused(hub, tmp_path: Path) -> None:
