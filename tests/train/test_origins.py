@@ -1,10 +1,14 @@
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.rundir import RunDir
@@ -125,3 +129,62 @@ def test_a_teacher_with_another_vocabulary_is_refused(worker: Worker, big: RunDi
     data = [f"data={tmp_path / 'other.txt'}", "data.tokenizer.train=300"]
     with pytest.raises(UserError, match=r"objective.teacher .* has another vocabulary .* Set data.tokenizer to"):
         worker("name=new", "until.steps=1", *data, f"objective.teacher={big.path}")
+
+
+MEASURE = """
+import os, sys, threading
+from pathlib import Path
+import torch
+from stoker.train.load import load_model
+
+def held():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) << 10
+
+most, done = 0, threading.Event()
+def watch():
+    global most
+    while not done.wait(0.002):
+        most = max(most, held())
+load_model(Path(sys.argv[2]), device="cpu")  # whatever the first one brings with it
+before = held()
+watcher = threading.Thread(target=watch)
+watcher.start()
+model = load_model(Path(sys.argv[1]), device="cpu").model
+done.set()
+watcher.join()
+print(most - before - sum(p.nbytes for p in model.parameters()))
+"""
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+def test_weights_in_shards_are_read_with_no_more_than_a_file_of_them_held(tmp_path: Path, form: str) -> None:
+    file_bytes = 20_000_000
+    for name, layers in (("large", 12), ("small", 1)):
+        config = GPT2Config(n_layer=layers, n_head=8, n_embd=512, n_positions=64, vocab_size=1000)
+        (tmp_path / name).mkdir()
+        model = GPT2LMHeadModel(config)
+        model.save_pretrained(tmp_path / name, max_shard_size=file_bytes)
+        if form == "bin":
+            as_bin(tmp_path / name)
+    assert len(list((tmp_path / "large").glob(f"*.{form}"))) > 5
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "large"), str(tmp_path / "small")]
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert int(found.stdout) < 2 * file_bytes, f"{int(found.stdout):,} bytes beside the model's own"
+
+
+def as_bin(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        torch.save(load_file(file), file.with_name(bin_name(file.name)))
+        file.unlink()
+    for index in folder.glob("*.index.json"):
+        record = json.loads(index.read_text())
+        record["weight_map"] = {name: bin_name(file) for name, file in record["weight_map"].items()}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps(record))
+        index.unlink()
+
+
+def bin_name(file: str) -> str:
+    return file.replace("model", "pytorch_model").replace(".safetensors", ".bin")
