@@ -158,8 +158,7 @@ def kill_tree() -> Callable[[subprocess.Popen[str]], None]:
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
     """Write a module of the user's own into this folder; gives its name. What it brings in is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    names = []
+    names, path = [], [*sys.path]
 
     def write(text: str) -> str:
         names.append(f"mine_{len(names)}_{random.randrange(10**9)}")
@@ -167,6 +166,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         return names[-1]
 
     yield write
+    sys.path[:] = path
     for name in names:
         sys.modules.pop(name, None)
 

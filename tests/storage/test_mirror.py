@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,17 +16,12 @@ from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec
 from stoker.storage import layout
 from stoker.storage.layout import PIECE
-from stoker.storage.lock import OLD, Last, Lock, Writer, last
 from stoker.storage.mirror import place, pull, run_dir, upload_folder
 from stoker.storage.store import open_store
 from stoker.storage.sync import mirrored
 from stoker.supervise.signals import Signals
 
 DONE = Exit(state="done", code=0, step=3, reason="all 3 steps are done")
-TAKE_AND_DIE = "import os, sys; from stoker.storage.lock import Lock; from stoker.storage.store import open_store; " + (
-    "from stoker.storage import layout; store = open_store(sys.argv[1]); "
-    "Lock(store, 'tale').take(layout.look(store, 'tale')); os._exit(1)"
-)
 
 
 def spec(**checkpoint: object) -> RunSpec:
@@ -318,43 +311,6 @@ def test_a_second_writer_is_refused_and_told_who_writes(bucket: str, machine) ->
         machine("one")
 
     work_on(bucket, lambda _run: time.sleep(3), second)
-
-
-def test_of_two_who_begin_at_once_one_gets_it(bucket: str) -> None:
-    store = open_store(bucket)
-    before = layout.look(store, "tale")
-    Lock(store, "tale").take(before)
-    with pytest.raises(UserError, match="is being written by"):
-        Lock(store, "tale").take(before)
-
-
-def test_the_lock_of_a_dead_process_of_this_machine_is_free_at_once(bucket: str) -> None:
-    process = subprocess.run([sys.executable, "-c", TAKE_AND_DIE, bucket])
-    assert process.returncode == 1
-    store = open_store(bucket)
-    remote = layout.look(store, "tale")
-    found = last(store, "tale", remote)
-    assert found.writer is not None
-    assert found.writer.held
-    assert not found.alive
-    Lock(store, "tale").take(remote)
-
-
-@pytest.mark.parametrize(("seconds", "held", "alive"), [(1, True, True), (OLD + 1, True, False), (1, False, False)])
-def test_a_writer_elsewhere_counts_until_it_has_been_silent_for_long(seconds: float, held: bool, alive: bool) -> None:
-    writer = Writer(token="a", pid=1, host="there", machine="another", started=1, time=0.0, held=held)
-    assert Last(writer=writer, seconds=seconds).alive is alive
-
-
-def test_who_has_lost_the_run_learns_it_and_writes_no_more(bucket: str) -> None:
-    store = open_store(bucket)
-    mine = Lock(store, "tale")
-    mine.take(layout.look(store, "tale"))
-    mine._renewed -= OLD  # nothing was heard of us for a minute
-    assert store.put_if_absent(f"tale/{layout.lock(2)}", b"{}")
-    with pytest.raises(UserError):
-        mine.check()
-    assert not mine.renew()
 
 
 def test_a_run_that_was_taken_over_is_asked_to_end_and_says_by_whom(s3: str, eventually) -> None:
