@@ -26,7 +26,7 @@ class Forbidden(Refused):
 
 
 class Unreachable(UserError):
-    """Nobody answers."""
+    """No cluster is known, or nobody answers."""
 
 
 class Lost(UserError):
