@@ -133,7 +133,7 @@ def _clear() -> None:
     network.disconnect()
     cgroups.remove()
     shutil.rmtree(STATE, ignore_errors=True)
-    with contextlib.suppress(FileNotFoundError):
+    if host.none() and PROVISIONED.exists():  # another lab may have its own volumes mounted there
         PROVISIONED.rmdir()
 
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.places import LOGS, PROVISIONED, STATE, VOLUMES
+from lab.places import LOGS, NAME, PROVISIONED, STATE, VOLUMES
 
 MARK = "stoker-lab-host"
 OWN = ["/run", "/var/lib", "/var/log"]  # folders in which a node keeps its things under fixed names
@@ -55,7 +55,11 @@ def boot(name: str, pause: Path) -> Host:
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
     with open(os.devnull) as nothing:
         process = subprocess.Popen(
-            [*apart, str(pause), MARK, name], stdin=nothing, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/"
+            [*apart, str(pause), MARK, NAME, name],
+            stdin=nothing,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
         )
     host = Host(name=name, pid=_child(process))
     for path in OWN:
@@ -71,13 +75,12 @@ def boot(name: str, pause: Path) -> Host:
 
 def alive() -> dict[str, Host]:
     """The hosts that run now, whoever started them."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            words = _words(folder)
-            if len(words) == 3 and words[1] == MARK:
-                found[words[2]] = Host(name=words[2], pid=int(folder.name))
-    return found
+    return {one.name: one for lab, one in _all() if lab == NAME}
+
+
+def none() -> bool:
+    """Whether no host of any lab runs on this machine."""
+    return not _all()
 
 
 def kill() -> None:
@@ -101,6 +104,16 @@ def processes(hosts: dict[str, Host]) -> list[int]:
             with contextlib.suppress(OSError):
                 if os.readlink(folder / "ns/pid") in spaces:
                     found.append(int(folder.name))
+    return found
+
+
+def _all() -> list[tuple[str, Host]]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            words = _words(folder)
+            if len(words) == 4 and words[1] == MARK:
+                found.append((words[2], Host(name=words[3], pid=int(folder.name))))
     return found
 
 
