@@ -24,7 +24,7 @@ PACKAGES = STATE / "packages"
 """A link to the site-packages that every container of the lab sees."""
 VOLUMES = STATE / "volumes"
 PROVISIONED = Path("/tmp/hostpath_pv")
-"""Where the controller manager's own provisioner makes volumes (no flag changes it); every host mounts VOLUMES there."""
+"""Where the controller manager's own provisioner makes volumes, unasked; every host has VOLUMES mounted there."""
 
 RANGE = f"{NET}.0.0/16"
 """Every address of the lab. This machine has no other route to it than the lab itself."""
