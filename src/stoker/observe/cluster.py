@@ -15,9 +15,10 @@ from stoker.observe.pods import PodRow, pod_rows, seconds
 from stoker.observe.runs import RunRow, RunView, State
 from stoker.rundir import PlaceRef, Record, RunDir
 from stoker.spec import contract
-from stoker.spec.errors import StokerError
+from stoker.spec.errors import StokerError, UserError
 
 FRESH = 30.0  # seconds that what `ps` was told is good for: it costs a worker's pod some of its time
+TRIED = 2  # live pods that are asked before it is given up
 AT_ONCE = 8  # runs whose records are asked for at the same time
 FINAL = ("done", "failed", "paused")
 EVENT_KINDS = ("Pod", "Service", *(job_kind(name).KIND for name in KINDS))
@@ -150,11 +151,17 @@ def _ask(run: RunDir, place: PlaceRef, cluster: Cluster, verb: str, *words: str,
     try:
         remote: Any = importlib.import_module("stoker.launch.remote")
     except ModuleNotFoundError:
-        raise StokerError("records on a volume cannot be read yet", remedy="") from None
-    there = remote.Remote(place, run.any_spec().on, cluster=cluster)
-    if not patient and not there.live():
-        raise StokerError("none of its pods is up", remedy="Ask for it by name: stoker status RUN")
-    return list(there.ask(verb, *words))
+        raise UserError("records on a volume cannot be read yet", remedy="") from None
+    there = remote.Remote(place, run.any_spec(), cluster=cluster)
+    live = there.live()
+    if not live and patient:
+        return list(there.ask(verb, *words))
+    for pod in live[:TRIED]:
+        try:
+            return list(there.ask_pod(pod, verb, *words))
+        except remote.Cut:
+            continue
+    raise UserError("none of its pods answers" if live else "none of its pods is up", remedy="")
 
 
 def _row(run: RunDir, place: PlaceRef, state: JobState | None, records: RunView | None, *, unknown: str = "") -> RunRow:
