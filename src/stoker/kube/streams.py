@@ -177,6 +177,10 @@ def _opened(
         ) as ws:
             yield ws
     except httpx_ws.WebSocketUpgradeError as e:
-        raise refusal(e.response, verb="create", kind=kind, name=pod, namespace=None, who=session.who) from e
+        # Its body is lost with the handshake; asked plainly, the server gives the reason once more.
+        plain = session.client.get(url)
+        code = e.response.status_code
+        response = plain if plain.status_code == code else httpx.Response(code, text=f"HTTP {code}, {plain.text}")
+        raise refusal(response, verb="create", kind=kind, name=pod, namespace=None, who=session.who) from e
     except (httpx.ConnectError, httpx.ConnectTimeout) as e:
         raise unreachable(e, server=session.server, who=session.who) from e

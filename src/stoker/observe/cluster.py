@@ -65,7 +65,8 @@ def view(run: RunDir) -> ClusterView:
     kind = job_kind(place.job)
     job = cluster.get(kind.KIND, place.run)
     state = kind.state(job) if job else None
-    records, unread = _records(run, place, cluster, state, patient=True)
+    ended = state is None or state.state in ("done", "failed")
+    records, unread = _records(run, place, cluster, state, patient=ended)
     pods = pod_rows(cluster.list("Pod", labels={contract.LABEL_RUN: place.run}), kind.node, records.nodes)
     about = asdict(_view(run, place, state, records))
     if state and state.state == "waiting" and not about["reason"]:
@@ -99,7 +100,13 @@ def events(run: RunDir) -> list[Record]:
 def own_events(run: RunDir) -> list[Record]:
     """Those that the run has written down itself. Raises StokerError where nobody can read them."""
     place = _place(run)
-    lines = _ask(run, place, connect(place.context, place.namespace), "events", "--json", patient=True)
+    cluster = connect(place.context, place.namespace)
+    kind = job_kind(place.job)
+    job = cluster.get(kind.KIND, place.run)
+    state = kind.state(job).state if job else "gone"
+    if state == "waiting":
+        return []  # nobody has run yet, so nothing is written
+    lines = _ask(run, place, cluster, "events", "--json", patient=state in ("gone", "done", "failed"))
     return [json.loads(line) for line in lines if line.strip()]
 
 
