@@ -1,7 +1,10 @@
 """Verbs of runs in a cluster, where the cluster is out of reach. What happens in one is in tests/lab."""
 
 import json
+import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,4 +143,25 @@ def test_check_kube_says_what_is_wrong(out_of_reach: Path, capsys: pytest.Captur
     (finding,) = json.loads(capsys.readouterr().out)
     assert (finding["ok"], finding["needed"]) == (False, True)
     assert "has no context 'nowhere'" in finding["found"]
+    assert out_of_reach.is_file()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["ps"], ["check", "--help"], ["launch", "--help"]])
+def test_no_http_client_is_loaded_where_no_cluster_is_asked(words: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom stoker.cli.main import main\n"
+        f"try: main({words!r})\nexcept SystemExit: pass\n"
+        "print([name for name in ('kr8s', 'httpx', 'anyio') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+
+
+def test_the_guides_run_files_are_run_files(out_of_reach: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        (tmp_path / "run.yaml").write_text(block if "script:" in block else f"script: train.py\n{block}")
+        assert main(["launch", "run.yaml", "--dry-run"]) == 0
     assert out_of_reach.is_file()
