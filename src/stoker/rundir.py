@@ -54,6 +54,19 @@ class OriginRef:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlaceRef:
+    """Where a run lives that is not here: its directory is on a volume of a cluster."""
+
+    kind: Literal["kubernetes"]
+    context: str | None
+    namespace: str
+    job: str
+    run: str
+    volume: str
+    image: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Exit:
     """How the last launch of a run ended."""
 
@@ -176,6 +189,19 @@ class RunDir:
             return {}
         except (OSError, ValueError, TypeError, AttributeError) as e:
             raise _damaged(file) from e
+
+    def place_ref(self) -> PlaceRef | None:
+        """None when the run lives here."""
+        file = self.path / contract.PLACE_FILE
+        try:
+            return PlaceRef(**json.loads(file.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as e:
+            raise _damaged(file) from e
+
+    def write_place(self, place: PlaceRef) -> None:
+        write_json(self.path / contract.PLACE_FILE, asdict(place))
 
     def add_metrics(self, record: Record) -> None:
         append_line(self.path / contract.METRICS_FILE, record)

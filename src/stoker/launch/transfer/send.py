@@ -113,9 +113,7 @@ def _send(
             while start < size:
                 data = file.read(min(PIECE, size - start))
                 if not data:
-                    raise UserError(
-                        f"{source} was cut short while it was sent", remedy="Send it again when it is whole"
-                    )
+                    raise UserError(f"{told} was cut short while it was sent", remedy="Send it again, whole")
                 digest.update(data)
                 frames.send(data)
                 answers.check()

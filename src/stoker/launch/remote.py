@@ -1,0 +1,112 @@
+"""A run directory on a volume, through a pod that sees it: a live one of the run, else a reader."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from stoker.kube import Cluster, connect
+from stoker.launch import reader
+from stoker.launch.execution import Execution, last_line
+from stoker.launch.transfer.frames import Cut
+from stoker.rundir import PlaceRef
+from stoker.spec import contract
+from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
+from stoker.spec.on import On
+
+PYTHON = ("python3", "-P")
+FEW = 5  # live pods that are tried before a reader is made
+
+
+class Remote:
+    """`moving`: bytes are carried for hours, so a pod of its own is better than a worker's."""
+
+    root = contract.MOUNT
+
+    def __init__(self, ref: PlaceRef, on: On, *, cluster: Cluster | None = None, moving: bool = False) -> None:
+        self.ref = ref
+        self.cluster = cluster or connect(ref.context, ref.namespace)
+        self._on = on
+        self._kind = reader.MOVER if moving else reader.READER
+
+    @property
+    def folder(self) -> str:
+        """The run directory, in a pod."""
+        return f"{contract.MOUNT}/{contract.VOLUME_RUNS}/{self.ref.run}"
+
+    def connect(self, argv: Sequence[str]) -> Execution:
+        """Start `python3 …` in a pod. Raises Cut when that pod is gone meanwhile."""
+        return self.execute(self.pods()[0], [*PYTHON, *argv])
+
+    def execute(self, pod: str, argv: Sequence[str]) -> Execution:
+        return Execution(self.cluster, pod, argv, container=contract.CONTAINER, image=self.ref.image)
+
+    def ask(self, verb: str, *words: str) -> Iterator[str]:
+        """The lines that `stoker VERB RUN …` prints there. What it complains of is raised here."""
+        wrong: Cut | None = None
+        for pod in [*self.live(), None]:
+            told = False
+            try:
+                for line in self.ask_pod(pod or self.make(), verb, *words):
+                    told = True
+                    yield line
+                return
+            except Cut as e:
+                if told:
+                    raise
+                wrong = e
+        raise UserError(f"no pod can read the volume of run '{self.ref.run}' ({wrong})", remedy="Try again")
+
+    def ask_pod(self, pod: str, verb: str, *words: str) -> Iterator[str]:
+        command = self.execute(pod, [*PYTHON, "-m", "stoker", verb, self.folder, *words])
+        try:
+            yield from command.lines()
+        finally:
+            command.close()
+        if command.code:
+            raise _complaint(command, verb)
+
+    def pods(self) -> list[str]:
+        """Those that see the volume; one is made when there is none."""
+        live = [] if self._kind == reader.MOVER else self.live()
+        return live or [self.make()]
+
+    def live(self) -> list[str]:
+        """Pods of the run that are up; a few of them."""
+        found = self.cluster.list(
+            "Pod", labels={contract.LABEL_RUN: self.ref.run}, fields={"status.phase": "Running"}, limit=20 * FEW
+        )
+        return [pod["metadata"]["name"] for pod in found if reader.runs(pod)][:FEW]
+
+    def make(self) -> str:
+        return reader.ensure(self.cluster, self._pod(f"{self.ref.run}-{self._kind}", self._kind))
+
+    def remove(self) -> None:
+        """The pod that was made for this."""
+        self.cluster.delete("Pod", f"{self.ref.run}-{self._kind}", grace=0)
+
+    @contextmanager
+    def shell(self) -> Iterator[str]:
+        """A pod of its own, gone afterwards."""
+        name = f"{self.ref.run}-{reader.SHELL}-{secrets.token_hex(2)}"
+        try:
+            yield reader.ensure(self.cluster, self._pod(name, reader.SHELL))
+        finally:
+            self.cluster.delete("Pod", name, grace=0)
+
+    def _pod(self, name: str, kind: str) -> dict[str, object]:
+        return reader.reader_pod(self.ref, self._on, name=name, kind=kind)
+
+
+def _complaint(command: Execution, verb: str) -> StokerError:
+    """The same one line that it would be here."""
+    line = last_line(command.stderr).removeprefix("stoker: ")
+    if command.code == contract.EXIT_FAILED:
+        return RunFailed(line, remedy="")
+    if command.code == contract.EXIT_SAVED:
+        return SavedForLater(line, remedy="")
+    if command.code == contract.EXIT_USER:
+        return UserError(line, remedy="")
+    return UserError(
+        f"stoker {verb} in pod {command.pod} ended with code {command.code}: {line}",
+        remedy="Try again, or look into it",
+    )
