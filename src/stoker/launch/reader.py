@@ -9,7 +9,7 @@ from stoker.kube import Cluster, Object
 from stoker.rundir import PlaceRef
 from stoker.spec import contract
 from stoker.spec.errors import UserError
-from stoker.spec.on import On
+from stoker.spec.run import AnySpec
 
 READER, MOVER, SHELL = "reader", "mover", "shell"
 DEADLINES = {READER: 600, MOVER: 86_400, SHELL: 86_400}  # seconds; one that nobody needs ends ten minutes after its use
@@ -20,8 +20,9 @@ IMAGE_PROBLEMS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIm
 START_PROBLEMS = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 
 
-def reader_pod(ref: PlaceRef, on: On, *, name: str, kind: str) -> Object:
+def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
     """Pure. Needs next to nothing of a node, and tolerates what the run does."""
+    on = run.on
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": DEADLINES[kind],
@@ -34,6 +35,7 @@ def reader_pod(ref: PlaceRef, on: On, *, name: str, kind: str) -> Object:
                 "name": contract.CONTAINER,
                 "image": ref.image,
                 "command": list(WAIT),
+                "env": [{"name": key, "value": value} for key, value in run.env.items()],
                 "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
                 "volumeMounts": [{"name": "stoker", "mountPath": contract.MOUNT}],
             }

@@ -11,10 +11,14 @@ from stoker.launch.transfer.frames import Cut
 from stoker.rundir import PlaceRef
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
-from stoker.spec.on import On
+from stoker.spec.run import AnySpec
 
 PYTHON = ("python3", "-P")
 FEW = 5  # live pods that are tried before a reader is made
+
+
+class Unseen(UserError):
+    """No pod can see the volume, and none can be made that would."""
 
 
 class Remote:
@@ -22,10 +26,10 @@ class Remote:
 
     root = contract.MOUNT
 
-    def __init__(self, ref: PlaceRef, on: On, *, cluster: Cluster | None = None, moving: bool = False) -> None:
+    def __init__(self, ref: PlaceRef, spec: AnySpec, *, cluster: Cluster | None = None, moving: bool = False) -> None:
         self.ref = ref
         self.cluster = cluster or connect(ref.context, ref.namespace)
-        self._on = on
+        self._spec = spec
         self._kind = reader.MOVER if moving else reader.READER
 
     @property
@@ -46,15 +50,15 @@ class Remote:
         for pod in [*self.live(), None]:
             told = False
             try:
-                for line in self.ask_pod(pod or self.make(), verb, *words):
+                for line in self.ask_pod(pod or self._seeing(), verb, *words):
                     told = True
                     yield line
                 return
             except Cut as e:
                 if told:
-                    raise
+                    raise Lost(f"the connection broke off ({e})", remedy="Run it again") from e
                 wrong = e
-        raise UserError(f"no pod can read the volume of run '{self.ref.run}' ({wrong})", remedy="Try again")
+        raise Unseen(f"no pod can read the volume of run '{self.ref.run}' ({wrong})", remedy="Try again")
 
     def ask_pod(self, pod: str, verb: str, *words: str) -> Iterator[str]:
         command = self.execute(pod, [*PYTHON, "-m", "stoker", verb, self.folder, *words])
@@ -70,12 +74,21 @@ class Remote:
         live = [] if self._kind == reader.MOVER else self.live()
         return live or [self.make()]
 
-    def live(self) -> list[str]:
-        """Pods of the run that are up; a few of them."""
+    def live(self, most: int = FEW) -> list[str]:
+        """Pods of the run that are up, in the order of their nodes; no more than so many."""
         found = self.cluster.list(
-            "Pod", labels={contract.LABEL_RUN: self.ref.run}, fields={"status.phase": "Running"}, limit=20 * FEW
+            "Pod", labels={contract.LABEL_RUN: self.ref.run}, fields={"status.phase": "Running"}, limit=4 * most
         )
-        return [pod["metadata"]["name"] for pod in found if reader.runs(pod)][:FEW]
+        up = sorted((node_index(pod), pod["metadata"]["name"]) for pod in found if reader.runs(pod))
+        return [name for _, name in up[:most]]
+
+    def _seeing(self) -> str:
+        try:
+            return self.make()
+        except (Forbidden, Unreachable):
+            raise
+        except UserError as e:
+            raise Unseen(e.problem, remedy=e.remedy) from e
 
     def make(self) -> str:
         return reader.ensure(self.cluster, self._pod(f"{self.ref.run}-{self._kind}", self._kind))
@@ -94,7 +107,16 @@ class Remote:
             self.cluster.delete("Pod", name, grace=0)
 
     def _pod(self, name: str, kind: str) -> dict[str, object]:
-        return reader.reader_pod(self.ref, self._on, name=name, kind=kind)
+        return reader.reader_pod(self.ref, self._spec, name=name, kind=kind)
+
+
+def node_index(pod: Object) -> int:
+    """Which node of the run a pod is."""
+    labels = pod["metadata"].get("labels") or {}
+    if index := labels.get(COMPLETION_INDEX):
+        return int(index)
+    index, kind = int(labels.get(REPLICA_INDEX, 0)), labels.get(REPLICA_TYPE, "")
+    return index + 1 if kind == "worker" and labels.get(MASTERED) else index
 
 
 def _complaint(command: Execution, verb: str) -> StokerError:
