@@ -20,6 +20,7 @@ from stoker.observe.logs import LogView
 from stoker.observe.runs import RunView, find, view
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import load as loading
+from stoker.spec.on import cluster_name
 from stoker.spec.run import AnySpec
 from stoker.storage.mirror import place, run_dir
 
@@ -121,9 +122,10 @@ def load(spec: AnySpec | Path | str, *words: str) -> AnySpec:
 
 def unique_name(spec: AnySpec, runs: Path) -> AnySpec:
     """The same spec under a name that no run has yet: NAME-xxxx."""
+    kept = cluster_name(spec.name) if spec.on.kind == "kubernetes" else spec.name[:LONGEST]
     while True:
         suffix = "".join(secrets.choice(ALPHABET) for _ in range(4))
-        name = f"{spec.name[:LONGEST]}-{suffix}"
+        name = f"{kept}-{suffix}"
         if not run_dir(runs / name).exists():
             return spec.model_copy(update={"name": name})
 

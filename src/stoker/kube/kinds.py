@@ -48,5 +48,6 @@ KINDS = {
         Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
         Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False),
         Kind("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
+        Kind("NodePool", "karpenter.sh/v1", "nodepools", namespaced=False),
     )
 }

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue as JsonSchema
 from pydantic_core import core_schema
 
+from stoker.spec import contract
 from stoker.spec.section import Place, PositiveCount, Section
 from stoker.spec.units import Count, Number, Seconds, Text, number, size
 
@@ -95,7 +96,7 @@ class On(Section):
     gpus: Annotated[Count, Field(ge=0)] | None = None
     """GPUs of each node's pod. Left out: all that the instance type has."""
     efa: Annotated[Count, Field(ge=0)] | None = None
-    """EFA network devices of each node's pod. Left out: all that the instance type has."""
+    """EFA network devices of each node's pod. Left out: all of an instance type for multi-node training (p4d and up, trn), when there are several nodes."""  # noqa: E501
     neuron: Annotated[Count, Field(ge=0)] | None = None
     """Neuron devices of each node's pod. Left out: all that the instance type has."""
     selectors: dict[str, Text] = {}
@@ -132,3 +133,10 @@ class On(Section):
 
 
 KUBERNETES_ONLY = [*On.model_fields][[*On.model_fields].index("nodes") :]
+
+
+def cluster_name(name: str) -> str:
+    """The nearest to it that a run can be called in a cluster, with room for a suffix."""
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
+    begun = words if words[0].isalpha() else f"run-{words}"
+    return begun[: contract.LONGEST_RUN - 5].strip("-")
