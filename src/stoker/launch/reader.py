@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from stoker.kube import Cluster, Object
+from stoker.launch.needs import needs
 from stoker.rundir import PlaceRef
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -23,13 +24,14 @@ START_PROBLEMS = {"CreateContainerConfigError", "CreateContainerError", "RunCont
 def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
     """Pure. Needs next to nothing of a node, and tolerates what the run does."""
     on = run.on
+    context = (on.pod.get("spec") or {}).get("securityContext")
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": DEADLINES[kind],
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": on.service_account is not None,
         "enableServiceLinks": False,
-        "tolerations": [_toleration(word) for word in on.tolerations],
+        "tolerations": list(needs(run, ref.run).tolerations),
         "containers": [
             {
                 "name": contract.CONTAINER,
@@ -42,11 +44,13 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         ],
         "volumes": [{"name": "stoker", "persistentVolumeClaim": {"claimName": ref.volume}}],
     }
+    if kind != READER and run.secrets:  # a bucket may want them; not there yet when a run is uploaded
+        spec["containers"][0]["envFrom"] = [{"secretRef": {"name": f"{ref.run}-env", "optional": True}}]
     if on.service_account:
         spec["serviceAccountName"] = on.service_account
     if on.image_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in on.image_secrets]
-    if context := (on.pod.get("spec") or {}).get("securityContext"):  # the files on the volume are that user's
+    if context:  # the files on the volume are that user's
         spec["securityContext"] = context
     labels = {contract.LABEL_MANAGED_BY: contract.MANAGED_BY, contract.LABEL_READER: ref.run}
     return {
@@ -157,14 +161,6 @@ def _problem(pod: Object) -> UserError | None:
 def _unscheduled(pod: Object) -> str:
     conditions: Sequence[Any] = (pod.get("status") or {}).get("conditions") or []
     return next((one.get("message") or "" for one in conditions if one.get("reason") == "Unschedulable"), "")
-
-
-def _toleration(word: str) -> dict[str, str]:
-    """As kubectl writes a taint: key, key=value, key=value:NoSchedule."""
-    rest, _, effect = word.partition(":")
-    key, equals, value = rest.partition("=")
-    found = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
-    return found | ({"effect": effect} if effect else {})
 
 
 def _short(text: str) -> str:

@@ -4,9 +4,11 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from stoker.kube import Cluster, connect
+from stoker.kube import Cluster, Forbidden, Lost, Unreachable, connect
 from stoker.launch import reader
 from stoker.launch.execution import Execution, last_line
+from stoker.launch.jobs import job_kind
+from stoker.launch.needs import needs
 from stoker.launch.transfer.frames import Cut
 from stoker.rundir import PlaceRef
 from stoker.spec import contract
@@ -36,6 +38,11 @@ class Remote:
     def folder(self) -> str:
         """The run directory, in a pod."""
         return f"{contract.MOUNT}/{contract.VOLUME_RUNS}/{self.ref.run}"
+
+    @property
+    def workers(self) -> int:
+        """On each node."""
+        return needs(self._spec, self.ref.run).workers
 
     def connect(self, argv: Sequence[str]) -> Execution:
         """Start `python3 …` in a pod. Raises Cut when that pod is gone meanwhile."""
@@ -67,7 +74,7 @@ class Remote:
         finally:
             command.close()
         if command.code:
-            raise _complaint(command, verb)
+            raise complaint(command, verb)
 
     def pods(self) -> list[str]:
         """Those that see the volume; one is made when there is none."""
@@ -79,7 +86,8 @@ class Remote:
         found = self.cluster.list(
             "Pod", labels={contract.LABEL_RUN: self.ref.run}, fields={"status.phase": "Running"}, limit=4 * most
         )
-        up = sorted((node_index(pod), pod["metadata"]["name"]) for pod in found if reader.runs(pod))
+        node = job_kind(self.ref.job).node
+        up = sorted((node(pod) or 0, pod["metadata"]["name"]) for pod in found if reader.runs(pod))
         return [name for _, name in up[:most]]
 
     def _seeing(self) -> str:
@@ -110,16 +118,7 @@ class Remote:
         return reader.reader_pod(self.ref, self._spec, name=name, kind=kind)
 
 
-def node_index(pod: Object) -> int:
-    """Which node of the run a pod is."""
-    labels = pod["metadata"].get("labels") or {}
-    if index := labels.get(COMPLETION_INDEX):
-        return int(index)
-    index, kind = int(labels.get(REPLICA_INDEX, 0)), labels.get(REPLICA_TYPE, "")
-    return index + 1 if kind == "worker" and labels.get(MASTERED) else index
-
-
-def _complaint(command: Execution, verb: str) -> StokerError:
+def complaint(command: Execution, verb: str) -> StokerError:
     """The same one line that it would be here."""
     line = last_line(command.stderr).removeprefix("stoker: ")
     if command.code == contract.EXIT_FAILED:
