@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.cli import output
+from stoker.cli.carrying import transferring
 from stoker.cli.places import runs_argument
-from stoker.cli.progress import transferring
 from stoker.launch.transfer import client
 from stoker.launch.transfer.meter import Progress
 from stoker.launch.transfer.send import copied_item

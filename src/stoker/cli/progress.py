@@ -12,7 +12,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.cli.output import duration, measured, number, size
 from stoker.data import prepare
-from stoker.launch.transfer import meter as transfer
 from stoker.rundir import Record
 
 QUIET = 5.0  # seconds between two lines where there is no terminal
@@ -143,46 +142,6 @@ def counting(doing: str, things: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(doing, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-@contextmanager
-def transferring(doing: str) -> Iterator[Callable[[transfer.Progress], None]]:
-    """Bytes, files, speed and the time that is left, on stderr."""
-    console = Console(stderr=True)
-    if not _is_live(console):
-        last = time.monotonic()
-
-        def say(state: transfer.Progress) -> None:
-            nonlocal last
-            if time.monotonic() - last >= QUIET:
-                last = time.monotonic()
-                print(f"{doing}: {_carried(state)}", file=sys.stderr, flush=True)
-
-        yield say
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(doing, total=None, text="")
-
-        def show(state: transfer.Progress) -> None:
-            progress.update(task, completed=state.done, total=state.total or None, text=_carried(state))
-
-        yield show
-
-
-def _carried(state: transfer.Progress) -> str:
-    if state.waiting:
-        return state.waiting
-    parts = [f"{size(state.done)} of {size(state.total)}" if state.total else size(state.done)]
-    if state.of_files > 1:
-        parts.append(f"{state.files:,} of {state.of_files:,} files")
-    if state.there:
-        parts.append(f"{size(state.there)} were there")
-    if state.rate:
-        parts.append(f"{size(state.rate)}/s")
-    if state.seconds_left is not None:
-        parts.append(f"{duration(state.seconds_left)} left")
-    return ", ".join(parts)
 
 
 class _PrepareLines:
