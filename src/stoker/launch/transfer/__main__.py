@@ -1,6 +1,7 @@
 """`python3 -m stoker.launch.transfer receive|send|wait …`: the end in a pod. It speaks over stdin and stdout."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -51,6 +52,7 @@ def main(argv: list[str]) -> int:
 
 def wait() -> int:
     """Ends when no other process has been in this pod for a while: a laptop that is shut leaves nothing behind."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what is left to the first process of a pod is not kept as a zombie
     last = time.monotonic()
     while time.monotonic() - last < IDLE:
         time.sleep(1)
