@@ -6,17 +6,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 GCS := .lab/bin/fake-gcs-server
 
-.PHONY: demo test soak lint bench clean
+.PHONY: demo test soak lint bench lab lab-down clean
 
 demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard library
 	@$(BIN)/stoker train examples/00-demo/run.yaml \
 	  data.path="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/*.py"
 
 test: lint $(GCS)  ## every test, short forms
+	$(BIN)/python -m lab build
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak"
 
 soak:  ## every test, long forms too, on the oldest torch that is served
 	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' .venv.soak/dev.stamp $(GCS)
+	.venv.soak/bin/python -m lab build
 	.venv.soak/bin/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/dev.stamp
@@ -32,6 +34,12 @@ bench: $(VENV)/dev.stamp  ## every benchmark, one table each (an hour, on a quie
 	$(BIN)/python bench/help.py
 	$(BIN)/python bench/generate.py
 	$(BIN)/python bench/ps.py
+
+lab: $(VENV)/dev.stamp  ## a real Kubernetes cluster on this machine, kept until `make lab-down`
+	$(BIN)/python -m lab up
+
+lab-down: $(VENV)/dev.stamp
+	$(BIN)/python -m lab down
 
 clean:
 	rm -rf $(VENV) .venv.soak .lab

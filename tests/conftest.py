@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lab.session import leave
 from stoker.data.pairs import Pairs
 from stoker.data.prepare import prepare
 from stoker.rundir import RunDir
@@ -169,6 +170,21 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     sys.path[:] = path
     for name in names:
         sys.modules.pop(name, None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Once every worker is done: a lab that came up for these tests goes with them."""
+    if not hasattr(session.config, "workerinput"):
+        leave()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "nodeid")]
+    lab = [one for one in reports if one.nodeid.startswith("tests/lab/")]
+    if lab:
+        ran = sum(getattr(one, "when", "") == "call" for one in lab)
+        terminalreporter.write_line(f"{ran} lab tests ran on a real cluster")
 
 
 class Hub:

@@ -1,0 +1,159 @@
+"""The lab as a whole: up, down, and what runs."""
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import shutil
+import sysconfig
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from lab import addons, cache, cgroups, control, golang, host, image, images, machine, network, node, packages, pki
+from lab.kubectl import Kubectl
+from lab.places import CACHE, IMAGES, KUBECONFIG, LOCK, NODES, PACKAGES, PROVISIONED, READY, STATE, VOLUMES
+from stoker.spec.errors import UserError
+
+PATIENCE_S = 120
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What the lab is made of, in the cache."""
+
+    programs: Path
+    operator: Path
+    images: dict[str, Path]
+
+    @property
+    def key(self) -> str:
+        here = sorted(Path(__file__).parent.glob("*.py"))
+        return cache.key(*(str(path) for path in [self.programs, self.operator, *self.images.values()]), *here)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """What is known of a lab that is up."""
+
+    key: str
+    """Of the parts it was made of."""
+    keep: bool
+    """Whether it stays when nobody uses it."""
+    programs: str
+
+
+def up(*, keep: bool, lend: Path | None = None) -> None:
+    """Build what is not built, start what does not run. A lab that is not kept goes with the last of its users."""
+    if missing := lacks():
+        raise UserError(missing, remedy="Run `make lab` as root on a Debian 12 machine")
+    with _locked():
+        parts = build()
+        now = running()
+        if now is None or (now.key != parts.key and (keep or not now.keep)):
+            _clear()
+            _start(parts)
+            now = Running(key=parts.key, keep=keep, programs=str(parts.programs))
+        elif now.key != parts.key:
+            print("the lab that runs was made by `make lab` from other files: it is used as it is", flush=True)
+        _lend(lend)
+        READY.write_text(json.dumps(asdict(replace(now, keep=now.keep or keep))))
+
+
+def down() -> None:
+    with _locked():
+        _clear()
+
+
+def running() -> Running | None:
+    """The lab that runs; None when there is none, or half of one."""
+    if not READY.exists() or set(host.alive()) != {"control", *NODES} or not control.ready():
+        return None
+    return Running(**json.loads(READY.read_text()))
+
+
+def kubectl() -> Kubectl:
+    return Kubectl(program=Path(json.loads(READY.read_text())["programs"]) / "kubectl")
+
+
+def lacks() -> str | None:
+    """Why this machine cannot run the lab, in a few words; None if it can."""
+    return machine.lacks(built=any(CACHE.glob("cluster-*")) and any(CACHE.glob("operator-*")))
+
+
+def build() -> Parts:
+    """Debian's parts and Go's are made side by side: the ones wait for the network, the others for the processor."""
+    packages.install()
+    with ThreadPoolExecutor() as pool:
+        base = pool.submit(images.base)
+        programs, operator, _ = golang.cluster(), golang.operator(), golang.stages()
+        made = {"pause": images.pause(), "bare": images.bare(), "operator": images.operator(), "base": base.result()}
+    return Parts(programs=programs, operator=operator, images=made)
+
+
+def _start(parts: Parts) -> None:
+    began = time.monotonic()
+    for folder in [STATE, VOLUMES, PROVISIONED]:
+        folder.mkdir(parents=True, exist_ok=True)
+    _lend(None)
+    pki.make()
+    shutil.copy(pki.kubeconfig("admin"), KUBECONFIG)
+    hosts = {name: host.boot(name, parts.programs / "pause") for name in ["control", *NODES]}
+    nodes = [hosts[name] for name in NODES]
+    network.connect(hosts["control"], nodes)
+    control.start(hosts["control"], parts.programs)
+    kubectl = Kubectl(program=parts.programs / "kubectl")
+    with ThreadPoolExecutor() as pool:
+        work = [pool.submit(image.push, parts.images[name], IMAGES[name]) for name in IMAGES]
+        work += [pool.submit(node.start, one, parts.programs) for one in nodes]
+        work += [pool.submit(addons.install, kubectl), pool.submit(_operator, kubectl, parts)]
+        for one in work:
+            one.result()
+    _wait(kubectl)
+    print(f"the lab is up, in {time.monotonic() - began:.1f} s", flush=True)
+
+
+def _operator(kubectl: Kubectl, parts: Parts) -> None:
+    wanted = addons.operator(kubectl, parts.operator / "manifests")
+    image.push(parts.images["operator"], addons.lab_name(wanted))
+
+
+def _wait(kubectl: Kubectl) -> None:
+    kubectl("wait", "--for=create", "node", *NODES, f"--timeout={PATIENCE_S}s")
+    kubectl("wait", "--for=condition=Ready", "node", *NODES, f"--timeout={PATIENCE_S}s")
+    deployment = f"deployment/{addons.OPERATOR}"
+    kubectl("--namespace=kubeflow", "rollout", "status", deployment, f"--timeout={PATIENCE_S}s")
+
+
+def _clear() -> None:
+    """Whatever a lab left behind, whole, half or killed."""
+    host.kill()
+    network.disconnect()
+    cgroups.remove()
+    shutil.rmtree(STATE, ignore_errors=True)
+    if host.none() and PROVISIONED.exists():  # another lab may have its own volumes mounted there
+        PROVISIONED.rmdir()
+
+
+def _lend(folder: Path | None) -> None:
+    """Containers see these packages from the next one on."""
+    new = PACKAGES.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(folder or _site_packages())
+    new.replace(PACKAGES)
+
+
+def _site_packages() -> Path:
+    torch = importlib.util.find_spec("torch")
+    if torch and torch.origin:
+        return Path(torch.origin).parents[1]
+    return Path(sysconfig.get_path("purelib"))
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    with open(LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

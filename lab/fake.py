@@ -1,0 +1,97 @@
+"""Fake nodes: kwok plays thousands of them, and the pods that the scheduler puts there."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab import cluster, golang, host, pki
+from lab.kubectl import Kubectl
+from lab.places import CONTROL, FAKE_PODS, STATE
+
+MARK = "kwok.x-k8s.io/node"
+"""Label, annotation and taint of a fake node: a pod has to tolerate it to get there."""
+ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
+AT_ONCE = 500
+PORT = 10247  # where kwok answers in the kubelets' place
+START = "2026-01-01T00:00:00.000000000Z"
+LINE = "kwok: a fake pod says nothing else"
+
+
+def have(nodes: int) -> None:
+    """So many fake nodes, no more and no fewer; none takes kwok itself away."""
+    kubectl = cluster.kubectl()
+    there = sorted(one["metadata"]["name"] for one in kubectl.json("get", "nodes", f"--selector={MARK}=fake")["items"])
+    wanted = [_name(number) for number in range(nodes)]
+    if nodes and not _processes():
+        _start(kubectl.program.with_name("kwok"))
+    new = [_node(name) for name in wanted if name not in there]
+    for first in range(0, len(new), AT_ONCE):
+        _create(kubectl, new[first : first + AT_ONCE])
+    gone = [name for name in there if name not in wanted]
+    for first in range(0, len(gone), AT_ONCE):
+        kubectl("delete", "node", "--wait=false", *gone[first : first + AT_ONCE])
+    if nodes:
+        kubectl("wait", "--for=condition=Ready", "node", f"--selector={MARK}=fake", "--timeout=300s")
+    else:
+        for pid in _processes():
+            os.kill(pid, signal.SIGTERM)
+
+
+def _start(program: Path) -> None:
+    config = STATE / "kwok.yaml"
+    log = STATE / "kwok.pod.log"
+    log.write_text(f"{START} stdout F {LINE}\n")
+    logs = {
+        "apiVersion": "kwok.x-k8s.io/v1alpha1",
+        "kind": "ClusterLogs",
+        "metadata": {"name": "all"},
+        "spec": {"logs": [{"logsFile": str(log)}]},
+    }
+    stages = [file.read_text() for file in sorted(golang.stages().glob("*.yaml"))]
+    config.write_text("\n---\n".join([yaml.safe_dump(logs), *stages]))
+    host.alive()["control"].start(
+        "kwok",
+        str(program),
+        f"--config={config}",
+        f"--kubeconfig={pki.kubeconfig('lab')}",
+        f"--manage-nodes-with-annotation-selector={MARK}=fake",
+        f"--cidr={FAKE_PODS}",
+        f"--node-ip={CONTROL}",
+        f"--node-port={PORT}",
+        f"--server-address={CONTROL}:{PORT}",
+        f"--tls-cert-file={pki.certificate('apiserver')}",
+        f"--tls-private-key-file={pki.key('apiserver')}",
+        "--node-lease-duration-seconds=40",
+    )
+
+
+def _processes() -> list[int]:
+    found = []
+    for pid in host.processes(host.alive()):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if Path(words[0]).name == "kwok":
+            found.append(pid)
+    return found
+
+
+def _create(kubectl: Kubectl, nodes: list[dict[str, Any]]) -> None:
+    kubectl("create", "--filename=-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+
+
+def _name(number: int) -> str:
+    return f"fake-{number:05d}"
+
+
+def _node(name: str) -> dict[str, Any]:
+    labels = {MARK: "fake", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "annotations": {MARK: "fake"}},
+        "spec": {"taints": [{"key": MARK, "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"allocatable": ROOM, "capacity": ROOM},
+    }

