@@ -242,11 +242,18 @@ subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"], env=os.en
 @pytest.fixture
 def live(there: There, lab: Any, namespace: Any, phase: Callable[..., str]) -> str:
     """A pod that looks like one of the run's."""
+    name = of_the_run(lab, namespace, WORKER)
+    phase(name, "Running")
+    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{RUN}:spec.yaml")
+    return name
+
+
+def of_the_run(lab: Any, namespace: Any, code: str) -> str:
     name = f"{RUN}-0-abcde"
     container = {
         "name": "pytorch",
         "image": lab.base,
-        "command": ["python3", "-c", WORKER],
+        "command": ["python3", "-c", code],
         "env": [{"name": "PYTHONPATH", "value": LIBRARY}, {"name": "STOKER_POD", "value": name}],
         "volumeMounts": [{"name": "stoker", "mountPath": "/stoker"}],
     }
@@ -260,8 +267,6 @@ def live(there: There, lab: Any, namespace: Any, phase: Callable[..., str]) -> s
     }
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
     namespace.kubectl.apply(pod)
-    phase(name, "Running")
-    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{RUN}:spec.yaml")
     return name
 
 
@@ -310,14 +315,18 @@ def test_a_live_pod_is_looked_through_and_no_reader_is_made(there: There, live: 
     assert f"{RUN}-reader" not in there.pods()
 
 
-def test_where_nobody_sees_the_volume_the_pods_tell(there: There, live: str) -> None:
+def test_what_is_not_on_the_volume_yet_is_told_by_the_pods(there: There, live: str) -> None:
     assert live
+    assert there.stoker("logs", RUN).stdout.decode() == "from rank zero\n"
+    assert "[1] from rank one" in there.stoker("logs", RUN, "--all").stdout.decode()
+
+
+def test_where_nobody_sees_the_volume_the_pods_tell(there: There, lab: Any, namespace: Any, phase: Any) -> None:
+    phase(of_the_run(lab, namespace, "print('[0] the last words')"), "Succeeded")
     there.run.write_place(replace(there.ref, volume="nothing"))
-    done = there.stoker("logs", RUN)  # the run has written no log: the pod's own has its lines
-    assert "from rank zero" in done.stdout.decode()
-    assert "from rank one" not in done.stdout.decode()
-    everything = there.stoker("logs", RUN, "--all").stdout.decode()
-    assert "[1] from rank one" in everything
+    assert there.stoker("logs", RUN).stdout.decode() == "the last words\n"
+    there.kubectl("delete", "pods", "--all", "--now")
+    assert "has no volume claim 'nothing'" in there.stoker("logs", RUN, code=2).stderr.decode()
 
 
 def test_a_claim_or_an_image_that_is_not_there_is_named(there: There, lab: Any) -> None:
