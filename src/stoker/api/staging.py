@@ -1,21 +1,34 @@
 """What a run needs on the volume of a cluster: its directory, its tokens, the weights of other models."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from stoker.data.mixture import MIX_FILE
 from stoker.data.shards import INDEX_FILE
 from stoker.data.stream.journal import HEADER_FILE
+from stoker.launch.remote import Remote
+from stoker.launch.transfer.client import upload
+from stoker.launch.transfer.meter import Progress, ignore
 from stoker.launch.transfer.names import listing
 from stoker.launch.transfer.send import Item
-from stoker.rundir import OriginRef, RunDir
+from stoker.rundir import OriginRef, PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 
 KEY_LENGTH = 32  # characters of a key in a folder's name
 OTHER_WEIGHTS = (".h5", ".msgpack", ".onnx", ".ot", ".gguf")  # the same weights for other programs
 SNAPSHOTS = "snapshots"  # in the hub's cache the files of a model are links into the folder around it
+
+
+def stage(run: RunDir, ref: PlaceRef, progress: Callable[[Progress], None] = ignore) -> Progress:
+    """Have all of it on the volume. What is there is not sent again; after a cut the same call goes on."""
+    remote = Remote(ref, run.any_spec(), moving=True)
+    try:
+        return upload(staged(run), remote, progress)
+    finally:
+        remote.remove()  # a volume that one node may use is free for the run's own pods
 
 
 def staged(run: RunDir) -> list[Item]:

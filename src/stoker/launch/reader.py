@@ -7,6 +7,7 @@ from typing import Any
 
 from stoker.kube import Cluster, Object
 from stoker.launch.needs import needs
+from stoker.launch.transfer.frames import Cut
 from stoker.rundir import PlaceRef
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -62,7 +63,7 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
 
 
 def ensure(cluster: Cluster, pod: Object) -> str:
-    """Its name, once it runs. One that is there is used again while it lives."""
+    """Its name, once it runs. One that is there is used again while it lives. Raises Cut when somebody deletes it."""
     name = pod["metadata"]["name"]
     check_claim(cluster, pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"])
     end = time.monotonic() + PATIENCE
@@ -111,7 +112,7 @@ def _wait(cluster: Cluster, name: str, end: float) -> str:
     seen: Object = {}
     for kind, pod in cluster.watch("Pod", fields={"metadata.name": name}, seconds=end - time.monotonic()):
         if kind == "DELETED":
-            raise UserError(f"pod {name} was deleted before it ran", remedy="Try again")
+            raise Cut(f"pod {name} was deleted before it ran")
         seen = pod
         if runs(pod):
             return name
@@ -149,7 +150,7 @@ def _problem(pod: Object) -> UserError | None:
                 remedy="Use an image that has it: stoker image build makes one",
             )
     why = _unscheduled(pod)
-    if "unbound immediate PersistentVolumeClaims" in why or "not found" in why:
+    if "unbound immediate PersistentVolumeClaims" in why or ("persistentvolumeclaim" in why and "not found" in why):
         claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
         return UserError(
             f"the volume claim '{claim}' is not bound to a volume ({_short(why)})",

@@ -46,7 +46,10 @@ class Remote:
 
     def connect(self, argv: Sequence[str]) -> Execution:
         """Start `python3 …` in a pod. Raises Cut when that pod is gone meanwhile."""
-        return self.execute(self.pods()[0], [*PYTHON, *argv])
+        try:
+            return self.execute(self.pods()[0], [*PYTHON, *argv])
+        except (Lost, Unreachable) as e:
+            raise Cut(e.problem) from e
 
     def execute(self, pod: str, argv: Sequence[str]) -> Execution:
         return Execution(self.cluster, pod, argv, container=contract.CONTAINER, image=self.ref.image)
@@ -110,7 +113,11 @@ class Remote:
         """A pod of its own, gone afterwards."""
         name = f"{self.ref.run}-{reader.SHELL}-{secrets.token_hex(2)}"
         try:
-            yield reader.ensure(self.cluster, self._pod(name, reader.SHELL))
+            try:
+                pod = reader.ensure(self.cluster, self._pod(name, reader.SHELL))
+            except Cut as e:
+                raise UserError(str(e), remedy="Try again") from e
+            yield pod
         finally:
             self.cluster.delete("Pod", name, grace=0)
 

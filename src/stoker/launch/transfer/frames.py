@@ -3,6 +3,7 @@
 import json
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -74,25 +75,29 @@ class Frames:
     def kept_alive(self) -> Iterator[None]:
         """Tells that this end lives; when nothing is heard of the other for long, the pipe is closed."""
         done = threading.Event()
-
-        def beat() -> None:
-            silent = 0.0
-            while not done.wait(BEAT):
-                silent, self._heard = (0.0 if self._heard else silent + BEAT), False
-                if silent > SILENCE:
-                    self._pipe.close()
-                    return
-                try:
-                    self.say(alive=True)
-                except (OSError, Cut):
-                    return
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
+        for work in (self._beat, self._watch):
+            threading.Thread(target=work, args=(done,), daemon=True).start()
         try:
             yield
         finally:
             done.set()
+
+    def _beat(self, done: threading.Event) -> None:
+        while not done.wait(BEAT):
+            try:
+                self.say(alive=True)
+            except Cut:
+                return
+
+    def _watch(self, done: threading.Event) -> None:
+        """A thread of its own: who writes to somebody that is gone may wait for ever."""
+        last = time.monotonic()
+        while not done.wait(1.0):
+            if self._heard:
+                last, self._heard = time.monotonic(), False
+            if time.monotonic() - last > SILENCE:
+                self._pipe.close()
+                return
 
     def _write(self, kind: bytes, data: bytes) -> None:
         with self._writing, broken_is_cut():
