@@ -38,8 +38,9 @@ class Pipe(Protocol):
 
 
 class Frames:
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: Pipe, *, silence: float = SILENCE) -> None:
         self._pipe = pipe
+        self._silence = silence
         self._held = bytearray()
         self._writing = threading.Lock()
         self._heard = False
@@ -95,7 +96,7 @@ class Frames:
         while not done.wait(1.0):
             if self._heard:
                 last, self._heard = time.monotonic(), False
-            if time.monotonic() - last > SILENCE:
+            if time.monotonic() - last > self._silence:
                 self._pipe.close()
                 return
 
