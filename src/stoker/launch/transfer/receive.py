@@ -35,20 +35,21 @@ def receive(frames: Frames, root: Path, meter: Meter | None = None, *, into: str
         files = sum(len(target.sizes) for target in targets)
         meter.begin(total=total, files=files, there=there, files_there=files - len(wanted))
         frames.say(wanted=wanted, there=there)
-        _take(frames, targets, meter)
+        _take(frames, targets, meter, {(number, name): have for number, name, have, _ in wanted})
         for target in targets:
             target.finish()
         frames.say(done=True)
     meter.end()
 
 
-def _take(frames: Frames, targets: list[Target], meter: Meter) -> None:
+def _take(frames: Frames, targets: list[Target], meter: Meter, had: dict[tuple[int, str], int]) -> None:
     while "done" not in (message := frames.message()):
         if "keep" in message:
             number, name = message["keep"]
             targets[number].keep(name)
         elif "file" in message:
             number, name, start = message["file"]
+            meter.skip(start - had[number, name])
             with _full(targets[number]):
                 if not _one(frames, targets[number], name, start, meter):
                     frames.say(bad=name)
