@@ -1,6 +1,7 @@
 """`stoker logs`: what the workers printed."""
 
 import argparse
+import importlib
 import json
 import re
 import sys
@@ -8,10 +9,12 @@ import time
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from datetime import time as clock
+from typing import Any
 
 from stoker.cli.places import runs_argument
 from stoker.observe.logs import LogView, ranks
 from stoker.observe.runs import find
+from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.units import duration
@@ -36,6 +39,8 @@ def logs(args: argparse.Namespace) -> int:
         raise UserError(f"--tail is {args.tail}", remedy="Give the number of lines, such as --tail 20")
     since = None if args.since is None else moment(args.since, now=datetime.now())
     run = find(args.run, args.runs)
+    if ref := run.place_ref():
+        return _from_a_cluster(args, run, ref, since)
     view = LogView(run, rank=None if args.all else args.rank, tail=args.tail, since=since)
     if not ranks(run) and not args.follow:
         raise UserError(
@@ -52,6 +57,18 @@ def logs(args: argparse.Namespace) -> int:
         time.sleep(POLL)
     if not lines and not (args.since or args.tail == 0):
         print(f"nothing was printed; what happened is told by: stoker events {args.run}", file=sys.stderr)
+    return contract.EXIT_DONE
+
+
+def _from_a_cluster(args: argparse.Namespace, run: RunDir, ref: PlaceRef, since: float | None) -> int:
+    module: Any = importlib.import_module("stoker.observe.cluster_logs")  # its HTTP client is heavy
+    rank = None if args.all else args.rank
+    lines = module.cluster_logs(
+        module.Remote(ref, run.any_spec()), rank=rank, follow=args.follow, tail=args.tail, since=since, now=time.time()
+    )
+    for one in lines:
+        text = f"[{one.rank}] {one.line}" if args.all else one.line
+        print(json.dumps(asdict(one)) if args.json else text, flush=args.follow)
     return contract.EXIT_DONE
 
 

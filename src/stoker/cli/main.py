@@ -28,9 +28,14 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("stoker.cli.logs", "what the workers printed"),
         "events": ("stoker.cli.events", "what happened to a run"),
         "top": ("stoker.cli.top", "CPU, memory and GPU of each worker"),
+        "env": ("stoker.cli.env", "environment, versions and devices that a worker finds"),
         "stop": ("stoker.cli.watch", "save and end a run"),
         "audit": ("stoker.cli.audit", "prove that every sample was used exactly once"),
         "replay": ("stoker.cli.replay", "look into a step: its documents, and its loss computed anew"),
+    },
+    "Cluster": {
+        "cp": ("stoker.cli.cp", "files to and from a run's volume; from a bucket, inside the cluster"),
+        "shell": ("stoker.cli.shell", "a shell, or a command, in a pod with the run's image and volume"),
     },
     "Use": {
         "generate": ("stoker.cli.generate", "write text, streamed as it comes"),

@@ -1,0 +1,377 @@
+"""A run's volume in a real cluster: what is sent to it arrives, and what lies on it is read back."""
+
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from lab.places import LAPTOP
+from stoker.kube import Cluster, connect
+from stoker.launch.remote import Remote
+from stoker.launch.transfer.client import download, upload
+from stoker.launch.transfer.meter import Progress
+from stoker.launch.transfer.send import Item, folder_item
+from stoker.rundir import PlaceRef, RunDir
+from stoker.spec.errors import UserError
+from stoker.spec.run import ScriptSpec
+
+SOURCE = Path(__file__).parents[2] / "src"
+RUN = "demo-x1y2"
+LIBRARY = "/stoker/lib"  # the image has no Stoker: it lies on the volume
+DIGESTS = """
+import hashlib, json, pathlib, sys
+root = pathlib.Path(sys.argv[1])
+files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".stoker"))
+print(json.dumps({str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class There:
+    """A run in the cluster, as it is known here."""
+
+    run: RunDir
+    ref: PlaceRef
+    folder: Path
+    cluster: Cluster
+    kubectl: Any
+
+    def remote(self, *, moving: bool = False) -> Remote:
+        return Remote(self.ref, self.run.any_spec(), cluster=self.cluster, moving=moving)
+
+    def stoker(self, *words: str, code: int = 0, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        argv = [sys.executable, "-m", "stoker", *words]
+        done = subprocess.run(argv, cwd=self.folder, capture_output=True, timeout=300, input=input or b"")
+        assert done.returncode == code, (done.returncode, done.stdout[-3000:], done.stderr[-3000:])
+        return done
+
+    def digests(self, path: str) -> dict[str, str]:
+        """Of the files below a path of the volume, taken there."""
+        pod = self.remote().make()
+        found: dict[str, str] = json.loads(self.kubectl("exec", pod, "--", "python3", "-c", DIGESTS, f"/stoker/{path}"))
+        return found
+
+    def pods(self, *labels: str) -> list[str]:
+        found = self.kubectl.json("get", "pods", *(f"--selector={label}" for label in labels))["items"]
+        return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture
+def there(lab: Any, namespace: Any, pod: Any, phase: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> There:
+    monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
+    lay(namespace, pod, phase)
+    on = {"kind": "kubernetes", "image": lab.base, "volume": namespace.volume, "namespace": namespace.name}
+    values = {"name": RUN, "script": "train.py", "env": {"PYTHONPATH": LIBRARY}, "on": on}
+    run = RunDir(tmp_path / "runs" / RUN)
+    run.create(ScriptSpec.model_validate(values), None)
+    cluster = connect(None, namespace.name)
+    ref = PlaceRef(
+        kind="kubernetes",
+        context=cluster.context,
+        namespace=namespace.name,
+        job="job",
+        run=RUN,
+        volume=namespace.volume,
+        image=lab.base,
+    )
+    run.write_place(ref)
+    return There(run=run, ref=ref, folder=tmp_path, cluster=cluster, kubectl=namespace.kubectl)
+
+
+def lay(namespace: Any, pod: Callable[..., str], phase: Callable[..., str]) -> None:
+    """Stoker onto the volume."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(SOURCE / "stoker", "stoker", filter=lambda info: None if "__pycache__" in info.name else info)
+    pod("lays", "sleep", "600")
+    phase("lays", "Running")
+    unpack = f"import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall('{LIBRARY}')"
+    argv = namespace.kubectl.argv("exec", "-i", "lays", "--", "python3", "-c", unpack)
+    subprocess.run(argv, input=packed.getvalue(), check=True)
+    namespace.kubectl("delete", "pod", "lays", "--now", "--wait=false")
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw, folder = random.Random(seed), tmp_path / "books"
+    for number, size in enumerate([0, 10, 70_000, 24 << 20, 12 << 20, *(draw.randrange(3000) for _ in range(40))]):
+        file = folder / draw.choice(["", "a", "a/b"]) / f"{number}.bin"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(draw.randbytes(size))
+    return folder
+
+
+def test_an_upload_goes_on_when_its_pod_is_deleted_and_is_not_done_twice(there: There, books: Path) -> None:
+    told: list[Progress] = []
+    deleted = threading.Event()
+
+    def watch(progress: Progress) -> None:
+        told.append(progress)
+        if progress.done > 10 << 20 and not deleted.is_set():
+            deleted.set()
+            there.kubectl("delete", "pod", f"{RUN}-mover", "--now", "--wait=false")
+
+    items = [folder_item(books, "data/k1", "k1"), Item(files={"spec.yaml": b"x"}, into=f"runs/{RUN}")]
+    began = time.monotonic()
+    done = upload(items, there.remote(moving=True), watch)
+    print(f"{done.total / 1e6 / (time.monotonic() - began):.1f} MB/s, with a pod that was deleted")
+    assert deleted.is_set()
+    assert any(progress.waiting for progress in told), "nothing was cut"
+    assert done.done == done.total
+    assert there.digests("data/k1") == digests(books)
+    again = upload(items, there.remote(moving=True))
+    assert again.there == again.total
+    there.remote(moving=True).remove()
+
+
+def test_cp_goes_both_ways(there: There, books: Path) -> None:
+    text = there.stoker("cp", "books", f"{RUN}:/data/novels").stdout.decode()
+    assert "checked" in text
+    assert there.digests("data/novels") == digests(books)
+    (there.folder / "note.txt").write_text("note")
+    there.stoker("cp", "note.txt", f"{RUN}:notes/")
+    assert there.digests(f"runs/{RUN}/notes") == {"note.txt": hashlib.sha256(b"note").hexdigest()}
+    there.stoker("cp", f"{RUN}:/data/novels", "back")
+    assert digests(there.folder / "back") == digests(books)
+    record = json.loads(there.stoker("cp", f"{RUN}:/data/novels/a", ".", "--json").stdout)
+    assert record["files"] == len(digests(there.folder / "a"))
+    assert digests(there.folder / "a") == digests(books / "a")
+
+
+def test_cp_says_what_is_wrong_in_one_line(there: There) -> None:
+    said = there.stoker("cp", f"{RUN}:/data/nothing", ".", code=2).stderr.decode()
+    assert said.startswith("stoker: there is no /stoker/data/nothing")
+    said = there.stoker("cp", f"{RUN}:/../etc/passwd", ".", code=2).stderr.decode()
+    assert "is not in /stoker" in said
+    with open(there.folder / "huge", "wb") as file:
+        file.truncate(shutil.disk_usage("/").total * 2)
+    said = there.stoker("cp", "huge", f"{RUN}:/data/", code=2).stderr.decode()
+    assert "GiB are to be written to /stoker" in said
+    assert "GiB are free there" in said
+
+
+@pytest.fixture
+def bucket(there: There) -> Iterator[str]:
+    """A bucket that pods of the lab reach, and nobody else does."""
+    with socket.socket() as probe:
+        probe.bind((LAPTOP, 0))
+        port = probe.getsockname()[1]
+    url = f"http://{LAPTOP}:{port}"
+    argv = [sys.executable, "-c", "from moto.server import main; main()", "-H", LAPTOP, "-p", str(port)]
+    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+    client = boto3.client("s3", endpoint_url=url, **keys)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            client.create_bucket(Bucket="public")
+            break
+        except Exception:  # it starts
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    spec = there.run.any_spec()
+    there.run.write_spec(spec.model_copy(update={"env": spec.env | {"AWS_ENDPOINT_URL": url}}))
+    yield url
+    server.kill()
+    server.wait()
+
+
+def test_an_archive_from_a_bucket_is_unpacked_inside_the_cluster(there: There, books: Path, bucket: str) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
+        tar.add(books, "books")
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+    client = boto3.client("s3", endpoint_url=bucket, **keys)
+    client.put_object(Bucket="public", Key="sets/books.tar.gz", Body=packed.getvalue(), ACL="public-read")
+    argv = [sys.executable, "-m", "stoker", "cp", "s3://public/sets/books.tar.gz", f"{RUN}:/data"]
+    words = ["--extract", "--anonymous", "--region", "us-east-1"]
+    process = subprocess.Popen([*argv, *words], cwd=there.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 120
+    while f"{RUN}-mover" not in there.pods() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    there.kubectl("wait", "pod", f"{RUN}-mover", "--for=condition=Ready", "--timeout=120s", check=False)
+    time.sleep(random.uniform(0.2, 2.0))
+    there.kubectl("delete", "pod", f"{RUN}-mover", "--now", "--wait=false", check=False)
+    output = process.communicate(timeout=300)[0].decode()
+    assert process.returncode == 0, output
+    assert there.digests("data/books") == digests(books)
+    assert f"{RUN}-mover" not in there.pods()
+
+
+def test_a_shell_runs_a_command_in_the_runs_folder_and_leaves_nothing(there: There) -> None:
+    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{RUN}:spec.yaml")
+    done = there.stoker("shell", RUN, "--", "sh", "-c", "pwd; cat; echo bad >&2; exit 7", input=b"typed", code=7)
+    assert done.stdout.decode() == f"/stoker/runs/{RUN}\ntyped"
+    assert done.stderr.decode() == "bad\n"
+    assert not [name for name in there.pods(f"stoker.dev/reader={RUN}") if "shell" in name]
+
+
+WORKER = f"""
+import os, subprocess, sys, time
+secret = {{"RANK": "1", "STOKER_RUN_DIR": "/stoker/runs/{RUN}", "HF_TOKEN": "hf_verysecret", "PLAIN": "shown"}}
+print("[1] from rank one", flush=True)
+print("[0] from rank zero", flush=True)
+subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"], env=os.environ | secret)
+"""
+
+
+@pytest.fixture
+def live(there: There, lab: Any, namespace: Any, phase: Callable[..., str]) -> str:
+    """A pod that looks like one of the run's."""
+    name = of_the_run(lab, namespace, WORKER)
+    phase(name, "Running")
+    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{RUN}:spec.yaml")
+    return name
+
+
+def of_the_run(lab: Any, namespace: Any, code: str) -> str:
+    name = f"{RUN}-0-abcde"
+    container = {
+        "name": "pytorch",
+        "image": lab.base,
+        "command": ["python3", "-c", code],
+        "env": [{"name": "PYTHONPATH", "value": LIBRARY}, {"name": "STOKER_POD", "value": name}],
+        "volumeMounts": [{"name": "stoker", "mountPath": "/stoker"}],
+    }
+    labels = {"stoker.dev/run": RUN, "batch.kubernetes.io/job-completion-index": "0"}
+    volume = {"name": "stoker", "persistentVolumeClaim": {"claimName": namespace.volume}}
+    spec = {
+        "containers": [container],
+        "volumes": [volume],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+    namespace.kubectl.apply(pod)
+    return name
+
+
+def test_env_tells_what_a_worker_in_a_pod_finds_and_no_secret(there: There, live: str) -> None:
+    spec = there.run.any_spec()
+    there.run.write_spec(spec.model_copy(update={"on": spec.on.model_copy(update={"workers": 2})}))
+    done = there.stoker("env", RUN, "--rank", "1", "--json")
+    found = json.loads(done.stdout)
+    assert found["pod"] == live
+    assert found["environment"]["PLAIN"] == "shown"
+    assert found["environment"]["HF_TOKEN"] == "***"
+    assert b"hf_verysecret" not in done.stdout
+    assert found["versions"]["torch"]
+    assert any(mount["path"] == "/stoker" for mount in found["mounts"])
+    assert "rank 5 now" in there.stoker("env", RUN, "--rank", "5", code=2).stderr.decode()
+
+
+def logged(there: There) -> None:
+    """Logs of two ranks on the volume."""
+    files: dict[str, Path | bytes] = {"spec.yaml": (there.run.path / "spec.yaml").read_bytes()}
+    for rank in (0, 1):
+        lines = [f"2026-11-15T12:00:{second:02d}.{rank}00Z step {second} of {rank}\n" for second in range(30)]
+        files[f"logs/rank-{rank}.log"] = "".join(lines).encode()
+    upload([Item(files=files, into=f"runs/{RUN}")], there.remote())
+
+
+def test_logs_are_read_after_the_pods_are_gone_through_one_reader(there: There) -> None:
+    logged(there)
+    first = there.stoker("logs", RUN).stdout.decode().splitlines()
+    assert first == [f"step {second} of 0" for second in range(30)]
+    uid = there.kubectl.json("get", "pod", f"{RUN}-reader")["metadata"]["uid"]
+    all_ranks = there.stoker("logs", RUN, "--all", "--tail", "2").stdout.decode().splitlines()
+    assert all_ranks == [f"[{rank}] step {second} of {rank}" for second in (28, 29) for rank in (0, 1)]
+    record = json.loads(there.stoker("logs", RUN, "--rank", "1", "--json", "--tail", "1").stdout)
+    assert record["line"] == "step 29 of 1"
+    said = there.stoker("logs", RUN, "--rank", "7", code=2).stderr.decode()
+    assert said == f"stoker: run '{RUN}' has no log of rank 7. It has those of 0, 1\n"
+    assert there.kubectl.json("get", "pod", f"{RUN}-reader")["metadata"]["uid"] == uid
+
+
+def test_a_live_pod_is_looked_through_and_no_reader_is_made(there: There, live: str) -> None:
+    assert live
+    logged(there)
+    there.kubectl("delete", "pod", f"{RUN}-reader", "--now", check=False)
+    assert there.stoker("logs", RUN, "--tail", "1").stdout.decode() == "step 29 of 0\n"
+    assert f"{RUN}-reader" not in there.pods()
+
+
+def test_what_is_not_on_the_volume_yet_is_told_by_the_pods(there: There, live: str) -> None:
+    assert live
+    assert there.stoker("logs", RUN).stdout.decode() == "from rank zero\n"
+    assert "[1] from rank one" in there.stoker("logs", RUN, "--all").stdout.decode()
+
+
+def test_where_nobody_sees_the_volume_the_pods_tell(there: There, lab: Any, namespace: Any, phase: Any) -> None:
+    phase(of_the_run(lab, namespace, "print('[0] the last words')"), "Succeeded")
+    there.run.write_place(replace(there.ref, volume="nothing"))
+    assert there.stoker("logs", RUN).stdout.decode() == "the last words\n"
+    there.kubectl("delete", "pods", "--all", "--now")
+    assert "has no volume claim 'nothing'" in there.stoker("logs", RUN, code=2).stderr.decode()
+
+
+def test_a_claim_or_an_image_that_is_not_there_is_named(there: There, lab: Any) -> None:
+    spec = there.run.any_spec()
+    missing = Remote(replace(there.ref, volume="nothing"), spec, cluster=there.cluster)
+    with pytest.raises(UserError, match=r"has no volume claim 'nothing'.*stoker"):
+        missing.make()
+    wrong = Remote(replace(there.ref, image=f"{lab.registry}/none:1"), spec, cluster=there.cluster)
+    with pytest.raises(UserError, match=r"the image .*none:1 cannot be pulled"):
+        wrong.make()
+    bare = Remote(replace(there.ref, image=lab.bare), spec, cluster=there.cluster)
+    with pytest.raises(UserError, match=r"the image .* has no python3"):
+        bare.make()
+    assert not there.pods(f"stoker.dev/reader={RUN}")
+
+
+def test_who_may_not_exec_is_told_which_role_would_allow_it(there: There, tmp_path: Path) -> None:
+    there.remote().make()
+    there.kubectl("create", "serviceaccount", "looker")
+    there.kubectl("create", "role", "looker", "--verb=get,list,watch", "--resource=pods,persistentvolumeclaims")
+    there.kubectl("create", "rolebinding", "looker", "--role=looker", f"--serviceaccount={there.ref.namespace}:looker")
+    token = there.kubectl("create", "token", "looker").strip()
+    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    config["users"][0]["user"] = {"token": token}
+    mine = tmp_path / "kubeconfig"
+    mine.write_text(yaml.safe_dump(config))
+    argv = [sys.executable, "-m", "stoker", "logs", RUN]
+    environment = os.environ | {"KUBECONFIG": str(mine)}
+    done = subprocess.run(argv, cwd=there.folder, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2, done.stdout
+    assert "you may not create pods/exec" in done.stderr
+    assert "kind: Role" in done.stderr
+
+
+def test_a_large_file_goes_out_and_comes_back(there: There, tmp_path: Path) -> None:
+    """Prints what it reached."""
+    large = tmp_path / "large"
+    large.mkdir()
+    (large / "x").write_bytes(random.Random(1).randbytes(64 << 20))
+    remote = there.remote()
+    remote.make()
+    began = time.monotonic()
+    upload([folder_item(large, "data/large", "large")], remote)
+    up, began = time.monotonic() - began, time.monotonic()
+    download(remote, "data/large", tmp_path / "back")
+    down = time.monotonic() - began
+    print(f"up {67.1 / up:.0f} MB/s, down {67.1 / down:.0f} MB/s")
+    assert (tmp_path / "back/x").read_bytes() == (large / "x").read_bytes()
