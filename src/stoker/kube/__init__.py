@@ -1,0 +1,10 @@
+"""The one Kubernetes client: apply, get, list, watch, logs, exec, port-forward, delete. Knows nothing of training.
+
+Heavy to import (an HTTP client): verbs that may do without a cluster load what uses it by name.
+"""
+
+from stoker.kube.cluster import Cluster, Object
+from stoker.kube.connect import connect
+from stoker.kube.refusals import Forbidden, Lost, Refused, Unreachable
+
+__all__ = ["Cluster", "Forbidden", "Lost", "Object", "Refused", "Unreachable", "connect"]

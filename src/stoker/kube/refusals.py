@@ -1,0 +1,115 @@
+"""What an API server's refusals mean for a user."""
+
+import json
+from typing import Any
+
+import httpx
+import yaml
+
+from stoker.kube.kinds import Kind
+from stoker.spec.errors import UserError
+
+NOT_FOUND = 404
+VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+class Refused(UserError):
+    """The API server answered, and its answer is no."""
+
+    def __init__(self, problem: str, *, remedy: str, code: int) -> None:
+        super().__init__(problem, remedy=remedy)
+        self.code = code
+
+
+class Forbidden(Refused):
+    """The user lacks a right."""
+
+
+class Unreachable(UserError):
+    """Nobody answers."""
+
+
+class Lost(UserError):
+    """A stream broke off before its end."""
+
+
+def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, namespace: str | None, who: str) -> Refused:
+    """`who`: the context, in words. The response has been read."""
+    status = _status(response)
+    message = str(status.get("message") or response.text.strip() or f"HTTP {response.status_code}")
+    code = response.status_code
+    what = f"{kind.name} {name}".strip()
+    if code == 401:
+        return Refused(
+            f"the API server of {who} does not know these credentials",
+            remedy=f"Log in again, then try: kubectl {_flag(who)}auth whoami",
+            code=code,
+        )
+    if code == 403 and "is being terminated" not in message and "exceeded quota" not in message:
+        return forbidden(verb=verb, kind=kind, namespace=namespace, who=who, code=code)
+    if code == NOT_FOUND and f'namespaces "{namespace}" not found' in message:
+        return Refused(
+            f"{who} has no namespace '{namespace}'", remedy=f"Run: kubectl {_flag(who)}create ns {namespace}", code=code
+        )
+    if code == NOT_FOUND and not (status.get("details") or {}).get("name"):
+        return Refused(
+            f"the API server of {who} knows no kind {kind.name} ({kind.version})",
+            remedy="See what is installed with: stoker check kube",
+            code=code,
+        )
+    return Refused(
+        f"the API server of {who} refuses to {verb} {what}: {' '.join(message.split())}", remedy="Mend it", code=code
+    )
+
+
+def forbidden(*, verb: str, kind: Kind, namespace: str | None, who: str, code: int = 403) -> Forbidden:
+    where = f" in namespace {namespace}" if kind.namespaced and namespace else ""
+    role = role_for([(verb, kind)], namespace=namespace)
+    return Forbidden(
+        f"you may not {verb} {kind.plural}{where} of {who}",
+        remedy=f"Ask its administrator for this:\n{yaml.safe_dump(role, sort_keys=False)}",
+        code=code,
+    )
+
+
+def role_for(rights: list[tuple[str, Kind]], *, namespace: str | None, name: str = "stoker") -> dict[str, Any]:
+    """The Role, or ClusterRole where one of them is of no namespace, that gives these rights and no others."""
+    inside = bool(namespace) and all(kind.namespaced for _, kind in rights)
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for verb, kind in rights:
+        verbs.setdefault((kind.group, kind.plural), []).append(verb)
+    rules = [
+        {"apiGroups": [group], "resources": [plural], "verbs": sorted(set(some))}
+        for (group, plural), some in verbs.items()
+    ]
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role" if inside else "ClusterRole",
+        "metadata": {"name": name} | ({"namespace": namespace} if inside else {}),
+        "rules": rules,
+    }
+
+
+def unreachable(error: Exception, *, server: str, who: str) -> Unreachable:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return Unreachable(
+            f"the certificate of the API server {server} of {who} is not the one that the kubeconfig names",
+            remedy="Fetch the kubeconfig anew: the cluster was made again, or something stands between",
+        )
+    return Unreachable(
+        f"the API server {server} of {who} does not answer ({reason})",
+        remedy=f"Is the cluster up, and this machine in its network? Try: kubectl {_flag(who)}get --raw /readyz",
+    )
+
+
+def _status(response: httpx.Response) -> dict[str, Any]:
+    try:
+        status = response.json()
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return {}
+    return status if isinstance(status, dict) else {}
+
+
+def _flag(who: str) -> str:
+    return f"--context {who.removeprefix('context ')} " if who.startswith("context ") else ""
