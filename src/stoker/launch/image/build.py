@@ -54,6 +54,9 @@ class Built:
     def digest(self) -> str:
         return _digest(self.manifest)
 
+    def environment(self) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in json.loads(self.config)["config"]["Env"])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageRef:

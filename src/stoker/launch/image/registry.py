@@ -1,11 +1,12 @@
 """A registry, spoken to by the OCI distribution protocol: manifests, blobs, tokens, and patience with both."""
 
+import functools
 import hashlib
 import json
 import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ MANIFESTS = (OCI_MANIFEST, DOCKER_MANIFEST)
 INDEXES = (OCI_INDEX, DOCKER_INDEX)
 
 TRIES = 5
-PAUSE_S = 0.5  # doubled after each try
+PAUSE_S = 0.25  # doubled after each try
 LONGEST_PAUSE_S = 30.0
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 PASSING = (408, 429, 500, 502, 503, 504)
@@ -59,7 +60,10 @@ class Registry:
         self._asked = False
         self._tokens: dict[str, str] = {}
         self._client = httpx.Client(
-            timeout=TIMEOUT, follow_redirects=True, headers={"User-Agent": f"stoker/{__version__}"}
+            timeout=TIMEOUT,
+            follow_redirects=True,
+            headers={"User-Agent": f"stoker/{__version__}"},
+            verify=_certificates(),
         )
 
     def close(self) -> None:
@@ -68,7 +72,7 @@ class Registry:
     def manifest(self, repository: str, version: str) -> Manifest | None:
         """By tag or digest; None when there is none."""
         accept = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
-        answer = self.ask("GET", f"{repository}/manifests/{version}", headers=accept, missing_ok=True)
+        answer = self.ask("GET", f"{repository}/manifests/{version}", headers=accept, none_on=(404,))
         if answer is None:
             return None
         digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
@@ -80,7 +84,7 @@ class Registry:
     def digest(self, repository: str, tag: str) -> str | None:
         """What a tag points to, without fetching it."""
         accept = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
-        answer = self.ask("HEAD", f"{repository}/manifests/{tag}", headers=accept, missing_ok=True)
+        answer = self.ask("HEAD", f"{repository}/manifests/{tag}", headers=accept, none_on=(404,))
         if answer is None:
             return None
         said: str | None = answer.headers.get("docker-content-digest")
@@ -92,7 +96,7 @@ class Registry:
         self.ask("PUT", f"{repository}/manifests/{version}", headers={"Content-Type": kind}, content=content, push=True)
 
     def has_blob(self, repository: str, digest: str) -> bool:
-        return self.ask("HEAD", f"{repository}/blobs/{digest}", missing_ok=True, push=True) is not None
+        return self.ask("HEAD", f"{repository}/blobs/{digest}", none_on=(404,), push=True) is not None
 
     def blob(self, repository: str, digest: str) -> bytes:
         """A small one, whole and checked."""
@@ -145,13 +149,13 @@ class Registry:
         params: Mapping[str, str] | None = None,
         push: bool = False,
         also_from: str | None = None,
-        missing_ok: bool = False,
+        none_on: Collection[int] = (),
         stream: bool = False,
         tries: int = TRIES,
     ) -> httpx.Response | None:
         """`path`: below /v2/, beginning with the repository; or a whole URL that the registry gave.
 
-        None when it is missing and that is no error. With `tries=1` a `Cut` is for the caller.
+        None for an answer in `none_on`. With `tries=1` a `Cut` is for the caller.
         """
         url = path if "://" in path else f"{self._url}/v2/{path}"
         repository = _repository(url)
@@ -174,7 +178,7 @@ class Registry:
                 answer.close()
                 pause(number, answer.headers.get("retry-after"))
                 continue
-            return self._judged(answer, repository, push=push, missing_ok=missing_ok)
+            return self._judged(answer, repository, push=push, none_on=none_on)
         raise AssertionError("unreachable")
 
     def _once(self, request: httpx.Request, scopes: list[str], *, stream: bool) -> httpx.Response:
@@ -233,12 +237,12 @@ class Registry:
         return self._client.get(realm, params={"service": service, "scope": scopes}, headers=headers)
 
     def _judged(
-        self, answer: httpx.Response, repository: str, *, push: bool, missing_ok: bool
+        self, answer: httpx.Response, repository: str, *, push: bool, none_on: Collection[int]
     ) -> httpx.Response | None:
         if answer.status_code < 400:
             return answer
         answer.read()
-        if answer.status_code == 404 and missing_ok:
+        if answer.status_code in none_on:
             return None
         said = _said(answer)
         answer.close()
@@ -274,6 +278,12 @@ def pause(number: int, said: str | None = None) -> None:
     """Before the next try: as long as the registry said, else longer each time."""
     wanted = float(said) if said and said.isdigit() else PAUSE_S * 2 ** (number - 1)
     time.sleep(min(wanted, LONGEST_PAUSE_S))
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: it takes as long as a push."""
+    return httpx.create_ssl_context()
 
 
 def _from(answer: httpx.Response, start: int) -> Iterator[bytes]:

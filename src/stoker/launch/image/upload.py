@@ -10,7 +10,8 @@ import httpx
 from stoker.launch.image.registry import TRIES, Cut, Registry, pause
 from stoker.spec.errors import UserError
 
-PIECE = 16 << 20
+PIECE = 8 << 20
+LOST = (400, 404, 416)  # a registry's words for: that upload is no more
 Progress = Callable[[int], None]
 """Told how many bytes more are there."""
 
@@ -66,22 +67,27 @@ def send(
     if registry.has_blob(repository, blob.digest):
         progress(blob.size)
         return False
-    params = {"mount": blob.digest, "from": mount_from} if mount_from else None
-    begun = registry.ask(
-        "POST", f"{repository}/blobs/uploads/", params=params, content=b"", push=True, also_from=mount_from
-    )
-    assert begun is not None
-    if begun.status_code == 201:  # mounted: the registry had it all the time
+    place = _begin(registry, repository, {"mount": blob.digest, "from": mount_from} if mount_from else None)
+    if place is None:
         progress(blob.size)
         return False
-    _Upload(registry, blob, progress).run(_location(begun))
+    _Upload(registry, repository, blob, progress).run(place)
     return True
 
 
+def _begin(registry: Registry, repository: str, mount: dict[str, str] | None = None) -> str | None:
+    """Where to send it; None when it was mounted: the registry had it all the time."""
+    also_from = mount["from"] if mount else None
+    path = f"{repository}/blobs/uploads/"
+    begun = registry.ask("POST", path, params=mount, content=b"", push=True, also_from=also_from)
+    assert begun is not None
+    return None if begun.status_code == 201 else _location(begun)
+
+
 class _Upload:
-    def __init__(self, registry: Registry, blob: Blob, progress: Progress) -> None:
-        self._registry, self._blob, self._progress = registry, blob, progress
-        self._there = 0
+    def __init__(self, registry: Registry, repository: str, blob: Blob, progress: Progress) -> None:
+        self._registry, self._repository, self._blob, self._progress = registry, repository, blob, progress
+        self._there = self._most = 0
         self._failures = 0
 
     def run(self, place: str) -> None:
@@ -97,13 +103,14 @@ class _Upload:
     def _patch(self, place: str, piece: bytes) -> str:
         last = self._there + len(piece) - 1
         headers = {"Content-Type": "application/octet-stream", "Content-Range": f"{self._there}-{last}"}
-        answer = self._registry.ask("PATCH", place, headers=headers, content=piece, push=True, tries=1)
-        assert answer is not None
+        answer = self._registry.ask("PATCH", place, headers=headers, content=piece, push=True, none_on=LOST, tries=1)
+        if answer is None:
+            raise Cut("it forgot what it had")
         self._arrived(last + 1)
         return _location(answer)
 
     def _look(self, place: str, why: Cut) -> str:
-        """After a cut: how much arrived, and where to go on."""
+        """After a cut: how much arrived, and where to go on. Some registries keep nothing of a piece that was cut."""
         self._failures += 1
         if self._failures >= TRIES:
             raise UserError(
@@ -111,18 +118,22 @@ class _Upload:
                 remedy="Check the network and push again: what is there already is not sent again",
             ) from why
         pause(self._failures)
-        answer = self._registry.ask("GET", place, push=True)
-        assert answer is not None
-        said = answer.headers.get("range", "")
-        there = int(last) + 1 if (last := said.rpartition("-")[2]).isdigit() else 0
+        answer = self._registry.ask("GET", place, push=True, none_on=LOST)
+        if answer is None:
+            self._arrived(0)
+            anew = _begin(self._registry, self._repository)
+            assert anew is not None
+            return anew
+        last = answer.headers.get("range", "").rpartition("-")[2]
+        there = int(last) + 1 if last.isdigit() else 0
         self._arrived(there if there > 1 else 0)  # `0-0` is how a registry says that it has nothing
         return _location(answer)
 
     def _arrived(self, there: int) -> None:
-        if there > self._there:
-            self._failures = 0
         self._progress(there - self._there)
         self._there = there
+        if there > self._most:
+            self._most, self._failures = there, 0
 
 
 def _piece(registry: Registry, repository: str, digest: str, start: int, length: int) -> bytes:
