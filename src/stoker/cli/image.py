@@ -33,6 +33,10 @@ DOING = {
     "pull": "fetching the base",
     "unpack": "unpacking",
 }
+ONE_WORKER = {
+    "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+}  # fmt: skip
 QUIET = 5.0  # seconds between two lines where there is no terminal
 
 
@@ -85,15 +89,15 @@ def _push(args: argparse.Namespace, spec: AnySpec, built: Built, progress: probe
 
 
 def _run(args: argparse.Namespace, spec: AnySpec, built: Built, progress: probed.Progress) -> int:
-    command = _inside(spec, built)
+    command, environment = _inside(spec, built)
     tool = runner()
     if tool and (args.to or spec.on.registry):
         pushed: ImageRef = push(built, _target(args, spec), progress=progress)
-        return _show_and_run(run_command(tool, pushed.reference, built.platform, command), None)
+        return _show_and_run(run_command(tool, pushed.reference, built.platform, command, environment), None)
     check_runnable(built)
     with tempfile.TemporaryDirectory(prefix="stoker-root-") as root:
         unpack(built, Path(root), progress=progress)
-        environment = {"PATH": probed.STANDARD_PATH, **built.environment()}
+        environment = {"PATH": probed.STANDARD_PATH, **built.environment(), **environment}
         return _show_and_run(entering(Path(root), built.code.workdir, command), environment)
 
 
@@ -104,15 +108,12 @@ ACTIONS: dict[str, Callable[[argparse.Namespace, AnySpec, Built, probed.Progress
 }
 
 
-def _inside(spec: AnySpec, built: Built) -> list[str]:
-    """A script runs as on a laptop; of a model, whose data is not in the image, all parts are checked."""
-    stoker = ["python3", "-P", "-m", "stoker"]
+def _inside(spec: AnySpec, built: Built) -> tuple[list[str], dict[str, str]]:
+    """A script runs as the one worker of a world; of a model, whose data is not in the image, all parts are checked."""
     if not isinstance(spec, ScriptSpec):
-        return [*stoker, "check"]
+        return ["python3", "-P", "-m", "stoker", "check"], spec.env
     script = built.code.inside(Path(spec.script)) or spec.script
-    workers = 1 if spec.on.workers == "auto" else spec.on.workers
-    words = [f"script={script}", f"args={json.dumps(spec.args)}", f"on.workers={workers}", "on.device=cpu"]
-    return [*stoker, "train", *words, f"name={spec.name}", "--runs", "/tmp/runs"]
+    return ["python3", script, *spec.args], spec.env | ONE_WORKER
 
 
 def _show_and_run(command: list[str], environment: dict[str, str] | None) -> int:

@@ -299,6 +299,12 @@ def push_image(
 
 
 @pytest.fixture
+def pushing() -> Make:
+    """(registry, layers, repository=…) -> the image's name."""
+    return push_image
+
+
+@pytest.fixture
 def image(registry: Served) -> Make:
     """Push a base image of these layers."""
 

@@ -6,6 +6,7 @@ import json
 import tarfile
 import time
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,9 @@ def test_a_workspace_is_laid_over_the_bases_working_directory(
         ensure_image(script, base=base, repository=repository, workspace=tmp_path / "none")
 
 
+YAML = metadata.version("pyyaml")  # what is installed here is what an image gets
+
+
 def wheel(folder: Path, name: str, version: str, *, tag: str = "py3-none-any", needs: tuple[str, ...] = ()) -> None:
     about = f"{name}-{version}.dist-info"
     folder.mkdir(exist_ok=True)
@@ -159,8 +163,8 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_the_base_lacks_comes_along_in_wheels_that_fit_it(
     script: ScriptSpec, image, parts, repository: str, shelf: Path
 ) -> None:
-    base = image(parts.os, parts.python, parts.packages(without=("rich",)))
-    wheel(shelf, "rich", "88.0", needs=("inner>=1", "pydantic>=2", "windows-only; sys_platform == 'win32'"))
+    base = image(parts.os, parts.python, parts.packages(without=("pyyaml",)))
+    wheel(shelf, "pyyaml", YAML, needs=("inner>=1", "pydantic>=2", "windows-only; sys_platform == 'win32'"))
     wheel(shelf, "inner", "1.5", tag="cp311-cp311-manylinux_2_28_x86_64", needs=("deepest<3; python_version < '3.12'",))
     wheel(shelf, "inner", "1.6", tag="cp311-cp311-manylinux_2_39_x86_64")  # too new for the base's glibc
     wheel(shelf, "inner", "1.7", tag="cp312-cp312-manylinux_2_28_x86_64")  # for another Python
@@ -170,21 +174,21 @@ def test_what_the_base_lacks_comes_along_in_wheels_that_fit_it(
     *_, added, _ = fetched(str(pushed.reference))[2]
     there = names(added)
     assert {name for name in there if name.endswith("METADATA")} == {
-        "opt/stoker/rich-88.0.dist-info/METADATA",
+        f"opt/stoker/pyyaml-{YAML}.dist-info/METADATA",
         "opt/stoker/inner-1.5.dist-info/METADATA",
         "opt/stoker/deepest-2.0.dist-info/METADATA",
     }
-    assert "opt/stoker/rich/more.py" in there
+    assert "opt/stoker/pyyaml/more.py" in there
     assert not {name for name in there if "scripts" in name or "bin" in name.split("/")}
 
 
 def test_packages_are_fetched_once_and_on_the_result_nothing_is_lacking(
     script: ScriptSpec, image, parts, repository: str, shelf: Path
 ) -> None:
-    base = image(parts.os, parts.python, parts.packages(without=("rich",)))
-    wheel(shelf, "rich", "88.0")
+    base = image(parts.os, parts.python, parts.packages(without=("pyyaml",)))
+    wheel(shelf, "pyyaml", YAML)
     first = ensure_image(script, base=base, repository=repository)
-    (shelf / "rich-88.0-py3-none-any.whl").unlink()
+    (shelf / f"pyyaml-{YAML}-py3-none-any.whl").unlink()
     Path(script.script).write_text("print('changed')\n")
     assert ensure_image(script, base=base, repository=repository).sent > 0
     with build(script, base=str(first.reference)) as on_top:
@@ -192,10 +196,10 @@ def test_packages_are_fetched_once_and_on_the_result_nothing_is_lacking(
 
 
 def test_a_package_that_nobody_has_for_that_base_is_named(script: ScriptSpec, image, parts, shelf: Path) -> None:
-    base = image(parts.os, parts.python, parts.packages(without=("rich",)))
-    wheel(shelf, "rich", "88.0", tag="cp312-cp312-musllinux_1_2_x86_64")
+    base = image(parts.os, parts.python, parts.packages(without=("pyyaml",)))
+    wheel(shelf, "pyyaml", YAML, tag="cp312-cp312-musllinux_1_2_x86_64")
     with (
-        pytest.raises(UserError, match=r"no wheels of rich.* for Python 3\.11 on glibc 2\.36"),
+        pytest.raises(UserError, match=r"no wheels of pyyaml.* for Python 3\.11 on glibc 2\.36"),
         build(script, base=base),
     ):
         pass

@@ -45,12 +45,12 @@ def unpack(built: Built, root: Path, *, progress: Progress) -> None:
     source = built.base.reference
     with closing(Registry(source)) as registry:
         for layer in built.base.layers:
-            _lay(root, Unpacked(registry.parts(source.repository, layer.digest), f"layer {layer.digest[:19]}"))
+            lay(root, Unpacked(registry.parts(source.repository, layer.digest), f"layer {layer.digest[:19]}"))
             done += layer.size
             progress("unpack", done, total)
     for own in built.layers:
         with open(own.path, "rb") as file:
-            _lay(root, Unpacked(iter(lambda: file.read(BLOCK), b""), own.path.name))
+            lay(root, Unpacked(iter(lambda: file.read(BLOCK), b""), own.path.name))
 
 
 def entering(root: Path, workdir: str, command: Sequence[str]) -> list[str]:
@@ -60,7 +60,7 @@ def entering(root: Path, workdir: str, command: Sequence[str]) -> list[str]:
     return ["unshare", *spaces, "sh", "-ec", ENTER, str(root), f"--wd={workdir}", *command]
 
 
-def _lay(root: Path, layer: Unpacked) -> None:
+def lay(root: Path, layer: Unpacked) -> None:
     with tarfile.open(fileobj=cast(Any, layer), mode="r|", bufsize=BLOCK) as tar:
         for member in tar:
             name = member.name.removeprefix("./").lstrip("/")

@@ -4,7 +4,7 @@ import hashlib
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -23,9 +23,12 @@ def runner() -> str | None:
     return next((tool for tool in ("podman", "docker") if _answers(tool)), None)
 
 
-def run_command(tool: str, image: Reference, platform: str, command: Sequence[str]) -> list[str]:
+def run_command(
+    tool: str, image: Reference, platform: str, command: Sequence[str], environment: Mapping[str, str]
+) -> list[str]:
     first, *rest = command
-    return [tool, "run", "--rm", "--platform", platform, "--entrypoint", first, str(image), *rest]
+    said = [word for name, value in environment.items() for word in ("--env", f"{name}={value}")]
+    return [tool, "run", "--rm", "--platform", platform, *said, "--entrypoint", first, str(image), *rest]
 
 
 def build_file(file: Path, *, to: str, platform: str) -> Reference:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -66,6 +67,7 @@ def _closure(base: Base, missing: list[Requirement], platform: str, scratch: Pat
     }  # fmt: skip
     fetched: dict[str, Path] = {}
     wanted: dict[str, Requirement] = {canonicalize_name(need.name): need for need in missing}
+    _foresee(wanted, base, environment)
     for number in range(MOST_ROUNDS):
         progress("packages", len(fetched), len(wanted))
         fresh = [need for name, need in wanted.items() if name not in fetched]
@@ -74,14 +76,36 @@ def _closure(base: Base, missing: list[Requirement], platform: str, scratch: Pat
         for wheel in _download(fresh, base, platform, scratch / str(number)):
             fetched[parse_wheel_filename(wheel.name)[0]] = wheel
         for name, wheel in list(fetched.items()):
-            for need in _requirements(wheel):
-                known = canonicalize_name(need.name)
-                if applies(need, tuple(wanted[name].extras), environment) and not base.has(need) and known != "torch":
-                    _join(wanted, known, need, fetched)
+            _join(wanted, name, _requirements(wheel), base, environment, fetched)
     raise AssertionError("packages need one another without end")
 
 
-def _join(wanted: dict[str, Requirement], name: str, need: Requirement, fetched: dict[str, Path]) -> None:
+def _foresee(wanted: dict[str, Requirement], base: Base, environment: dict[str, str]) -> None:
+    """What the packages need in turn, as far as those installed here tell: it saves most rounds."""
+    seen: set[str] = set()
+    while fresh := [name for name in wanted if name not in seen]:
+        for name in fresh:
+            seen.add(name)
+            with suppress(metadata.PackageNotFoundError):
+                lines = metadata.requires(name) or []
+                _join(wanted, name, [Requirement(line) for line in lines], base, environment, {})
+
+
+def _join(
+    wanted: dict[str, Requirement],
+    of: str,
+    needs: list[Requirement],
+    base: Base,
+    environment: dict[str, str],
+    fetched: dict[str, Path],
+) -> None:
+    """Add what `of` needs and the base lacks."""
+    for need in needs:
+        if applies(need, tuple(wanted[of].extras), environment) and not base.has(need) and need.name != "torch":
+            _agree(wanted, canonicalize_name(need.name), need, fetched)
+
+
+def _agree(wanted: dict[str, Requirement], name: str, need: Requirement, fetched: dict[str, Path]) -> None:
     """Two that need the same package need one version of it."""
     before = wanted.get(name)
     if before is None:
