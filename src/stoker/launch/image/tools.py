@@ -4,6 +4,7 @@ import hashlib
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -75,7 +76,7 @@ def _answers(tool: str) -> bool:
 
 
 def _do(command: list[str]) -> None:
-    code = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
+    code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode
     if code:
         raise UserError(f"{command[0]} failed with code {code}", remedy=f"Try it: {shlex.join(command)}")
 
