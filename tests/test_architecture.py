@@ -32,7 +32,7 @@ ONLY_HERE = {
     "tokenizers": {"data", "train"},
     "rich": {"cli"},
     "kr8s": {"kube"},
-    "httpx": {"kube"},
+    "httpx": {"kube", "launch"},
 }
 MOST_LINES = 400
 MOST_LINES_OF_A_FUNCTION = 60

@@ -45,7 +45,7 @@ def _verbs() -> Iterator[Verb]:
     for name, (module, line) in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"stoker {name}")
         with suppress(ModuleNotFoundError):  # its extra is not installed: the verb is known all the same
-            getattr(importlib.import_module(module), f"{name}_arguments")(parser)
+            getattr(importlib.import_module(module), f"{name.replace('-', '_')}_arguments")(parser)
         actions = parser._actions
         words = next((action for action in actions if not action.option_strings), None)
         yield Verb(
