@@ -8,6 +8,7 @@ EXIT_USER: Final = 2
 EXIT_FAILED: Final = 3
 EXIT_SAVED: Final = 75  # EX_TEMPFAIL: saved and ready to go on
 EXIT_INTERRUPTED: Final = 130
+EXIT_AGAIN: Final = 203  # of a supervisor in a pod: start it again. Above 127: a PyTorchJob retries no other
 
 # The run directory.
 SPEC_FILE: Final = "spec.yaml"
@@ -17,6 +18,7 @@ METRICS_FILE: Final = "metrics.jsonl"
 EVENTS_FILE: Final = "events.jsonl"
 EXIT_FILE: Final = "exit.json"
 LOCK_FILE: Final = "lock"
+MEMBERS_DIR: Final = ".members"  # hidden: how the nodes of a run find each other is no part of its records
 TOKENIZER_DIR: Final = "tokenizer"
 LEDGER_DIR: Final = "ledger"
 LOGS_DIR: Final = "logs"
@@ -33,3 +35,13 @@ MANIFEST_FILE: Final = "manifest.json"
 # Environment of a worker: torchrun's own names, so that any torchrun script runs unchanged, and ours.
 ENV_RUN_DIR: Final = "STOKER_RUN_DIR"  # for workers that are not ours: the run directory is theirs too
 ENV_ATTEMPT: Final = "STOKER_ATTEMPT"
+
+# Environment of a supervisor in a pod.
+ENV_NODE: Final = "STOKER_NODE"  # index of the node
+ENV_ADDRESS: Final = "STOKER_ADDRESS"  # where the other nodes reach it
+ENV_PORT: Final = "STOKER_PORT"
+ENV_POD: Final = "STOKER_POD"
+ENV_K8S_NODE: Final = "STOKER_K8S_NODE"
+
+# Kubernetes.
+NODES_PORT: Final = 29400  # supervisors of a run talk to each other here
