@@ -94,10 +94,13 @@ def _attempt(run: RunDir, spec: AnySpec, *, muster: Muster, attempt: int, restar
         fatal, culprit = crew.fatal(), crew.culprit()
         if contract.EXIT_SAVED in crew.poll().values():
             culprit = None  # a worker ended by its own decision, and took its peers with it
+        by_itself = asked or run.exit() is not None
         crew.end()
     except BaseException:
         crew.kill()
         raise
+    if not by_itself and (exit := run.exit()) and exit.code == contract.EXIT_SAVED:
+        run.clear_exit()  # it paused because its peers were gone and we ended it
     _redact_exit(run, Redactor(secret_values(spec).values()))
     if run.exit() is None and not (asked and curve):  # whatever a script ends with when it is stopped is a pause
         codes, begun = set(crew.poll().values()), curve is not None and curve.begun
