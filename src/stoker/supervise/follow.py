@@ -1,5 +1,6 @@
 """A node that follows: it starts and ends its workers as the leader says, and reports how each of them ended."""
 
+import sys
 import time
 from dataclasses import asdict, dataclass, replace
 
@@ -33,6 +34,7 @@ def follow(job: Job, me: Node, leader: Leader, *, signals: Signals, patience: Pa
     except OSError:
         wire.stop()
         return Parting()
+    print(f"stoker: {me} follows node {leader.node} at {leader.address}", file=sys.stderr, flush=True)
     follower = _Follower(job, wire, peer, signals)
     try:
         return Parting(met=True, code=follower.serve())

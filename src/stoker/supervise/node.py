@@ -38,20 +38,18 @@ def take_part(job: Job, place: Place, *, signals: Signals, patience: Patience) -
         may_lead = place.me.node == 0 or time.monotonic() - alone_since >= patience.head_start
         if may_lead and (code := _lead(job, place, signals=signals, patience=patience)) is not None:
             return code
-        leader = find_leader(job.run)
-        parting = (
-            follow(job, place.me, leader, signals=signals, patience=patience) if leader and place.most > 1 else None
-        )
-        if parting and parting.code is not None:
-            return parting.code
-        now = time.monotonic()
-        if parting and parting.met:
-            alone_since = told = now
-        elif now - told > REMINDER:
-            told = now
-            _tell_what_we_wait_for(job.run, place.me)
-        if now - alone_since > patience.forlorn and place.most > 1:
+        if place.most > 1 and (leader := find_leader(job.run)):
+            parting = follow(job, place.me, leader, signals=signals, patience=patience)
+            if parting.code is not None:
+                return parting.code
+            if parting.met:
+                alone_since = told = time.monotonic()
+        if place.most > 1 and time.monotonic() - alone_since > patience.forlorn:
+            _say(f"{place.me} has found no leader: giving up")
             break
+        if time.monotonic() - told > REMINDER:
+            told = time.monotonic()
+            _say(f"{place.me} waits for {_obstacle(job.run)}")
         time.sleep(PAUSE)
     return contract.EXIT_AGAIN
 
@@ -70,6 +68,7 @@ def _lead(job: Job, place: Place, *, signals: Signals, patience: Patience) -> in
         if place.most == 1:
             return _in_a_pod(_judge(run, Alone(job, note=noted(run)), signals))
         members = Members(run, place.me, place.port, patience=patience, note=noted(run))
+        _say(f"{place.me} leads")
         over: int | None = None
         try:
             muster = Together(job, members, least=place.least, most=place.most, patience=patience, note=noted(run))
@@ -91,7 +90,10 @@ def _in_a_pod(code: int) -> int:
     return contract.EXIT_AGAIN if code == contract.EXIT_SAVED else code
 
 
-def _tell_what_we_wait_for(run: RunDir, me: Node) -> None:
+def _obstacle(run: RunDir) -> str:
     holder = run.holder()
-    who = f"process {holder['pid']} on {holder['host']} to be reachable or gone" if holder else "the run's lock"
-    print(f"stoker: {me} waits for {who}", file=sys.stderr, flush=True)
+    return f"process {holder['pid']} on {holder['host']} to be reachable or gone" if holder else "the run's lock"
+
+
+def _say(words: str) -> None:
+    print(f"stoker: {words}", file=sys.stderr, flush=True)
