@@ -236,6 +236,7 @@ class RunDir:
 
     def exit(self) -> Exit | None:
         try:
+            look_anew(self.path)  # a worker of another node may have written it
             return Exit(**json.loads((self.path / contract.EXIT_FILE).read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
@@ -251,6 +252,7 @@ class RunDir:
         found = []
         for path in sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB)):
             try:
+                look_anew(path)
                 manifest = json.loads((path / contract.MANIFEST_FILE).read_text())
                 step = int(path.name.removeprefix("step-"))
             except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -276,7 +278,7 @@ class RunDir:
             raise UserError(f"cannot write {path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
         with file:
             if not _take(file):
-                raise being_written(self.name, self.holder())
+                raise Held(self.name, self.holder())
             file.seek(0)
             file.truncate()
             file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}))
@@ -297,12 +299,15 @@ class RunDir:
             return None
 
 
-def being_written(name: str, holder: Record | None, *, hint: str = "") -> UserError:
-    who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
-    return UserError(
-        f"run '{name}' is being written by {who}",
-        remedy=f"Wait for it, stop it with: stoker stop {name}, or start another with --new{hint}",
-    )
+class Held(UserError):
+    """Somebody else writes the run."""
+
+    def __init__(self, name: str, holder: Record | None, *, hint: str = "") -> None:
+        who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+        super().__init__(
+            f"run '{name}' is being written by {who}",
+            remedy=f"Wait for it, stop it with: stoker stop {name}, or start another with --new{hint}",
+        )
 
 
 def _damaged(path: Path) -> UserError:
@@ -320,9 +325,17 @@ def _take(file: TextIO) -> bool:
     return False
 
 
+def look_anew(folder: Path) -> None:
+    """Have a network file system ask the server what is in a folder, instead of remembering what was not.
+
+    NFS takes a name that it did not find for missing up to a minute longer, unless the folder itself is opened.
+    """
+    os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+
+
 def write_atomic(path: Path, text: str) -> None:
     """A reader sees the old text or the new, never half of it, and never an empty file after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")  # pods have the same pids
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -5,7 +5,7 @@ from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, ScriptSpec
 from stoker.supervise import curves
-from stoker.supervise.workers import Death
+from stoker.supervise.crew import Death
 
 
 def done(run: RunDir) -> Exit:

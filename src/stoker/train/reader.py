@@ -13,6 +13,7 @@ from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
+TABLE = ".metadata"
 HOMES = {home.__name__: home for home in (filesystem, metadata)}
 OTHERS = {
     ("torch", "Size"),
@@ -37,7 +38,7 @@ class CheckpointReader(FileSystemReader):
         self.folder = folder
 
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
-        with open(self.folder / ".metadata", "rb") as file:
+        with open(self.folder / TABLE, "rb") as file:
             table = TableOfContents(file).load()
         assert isinstance(table, Metadata)
         table.storage_meta = table.storage_meta or StorageMeta()
