@@ -51,6 +51,15 @@ def test_every_sentence_is_used() -> None:
     assert len(seen) >= 0.97 * 300
 
 
+@pytest.mark.parametrize(("number", "sentences", "pairs_of_each"), [(2, 1, 1), (1, 2, 1), (1, 1, 0)])
+def test_a_unit_of_little_text_loses_none_of_it(number: int, sentences: int, pairs_of_each: int) -> None:
+    for seed in range(2000):
+        made = list(pairs(documents(number, sentences, 5), 32, random.Random(seed)))
+        assert len(made) >= number * pairs_of_each, f"seed {seed}"
+        for pair in made:
+            assert pair.second[0] // 10 != pair.first[0] // 10
+
+
 def test_a_single_document_is_paired_with_other_places_of_itself() -> None:
     made = list(pairs(documents(1, 100, 5), 32, random.Random(4)))
     assert {pair.random for pair in made} == {True, False}
