@@ -106,9 +106,10 @@ def convert(job: PairJob, vocab: int, unit: Unit) -> Iterator[Advance]:
         total = len(opened[TOKENS])
         done = 0
         for start in range(0, total, ROWS):
-            rows = _rows(file.path, {key: opened[key][start : start + ROWS] for key in KEYS}, start, vocab)
+            stop = min(total, start + ROWS)
+            rows = _rows(file.path, {key: _read(file.path, opened, key, start, stop) for key in KEYS}, start, vocab)
             out.add(rows)
-            after = span.size * min(total, start + ROWS) // total
+            after = span.size * stop // total
             yield Advance(after - done, int(rows[:, job.length].sum()))
             done = after
         out.finish(documents=0, bytes=0, skipped=0)
@@ -172,6 +173,17 @@ def _check_arrays(path: Path, file: h5py.File) -> None:
                     f"{path}: {other} is {file[other].shape[1]} wide, and {one} {file[one].shape[1]}",
                     remedy="Make or fetch the file again",
                 )
+
+
+def _read(path: Path, file: h5py.File, key: str, start: int, stop: int) -> Any:
+    """The parts of a file are checked only as they are read."""
+    try:
+        return file[key][start:stop]
+    except OSError as e:
+        raise UserError(
+            f"{path} is damaged: {key} cannot be read in rows {start} to {stop - 1}",
+            remedy="Make or fetch the file again",
+        ) from e
 
 
 def _rows(path: Path, arrays: dict[str, Numbers], start: int, vocab: int) -> Numbers:
