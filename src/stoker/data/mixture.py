@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stoker.data import own
 from stoker.data.claims import lock, writing
 from stoker.data.order import Mixed, Order, shares
-from stoker.data.pairs import of_tokens
+from stoker.data.pairs import of_tokens, open_plain
 from stoker.data.prepare import (
     DEFAULT_TOKENIZER,
     HASHES_FILE,
@@ -150,7 +150,8 @@ def _parts(data: Data, store: Path, workers: int | None, progress: Callable[[Pro
         name = ", ".join(part.paths)
         only = data.model_copy(update={"mix": None, "path": part.path, "field": part.field or data.field})
         if is_prepared(only):
-            yield _Part(name=name, weight=part.weight, data=only, survey=None, key=TokenSet.open(Path(name)).key)
+            made = of_tokens(open_plain(Path(name)))
+            yield _Part(name=name, weight=part.weight, data=only, survey=None, key=made.key)
             continue
         only = own.written_down(only, own.functions(only), store, progress=collecting(progress))
         survey = survey_of(only, cache=store / HASHES_FILE, workers=workers, progress=progress)
