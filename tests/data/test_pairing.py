@@ -128,6 +128,18 @@ def test_records_are_what_the_model_reads(pairs: Path) -> None:
     assert share == pytest.approx(0.05, abs=0.01)
 
 
+def test_text_from_elsewhere_gives_the_pairs_of_the_same_text_here(
+    hub, books: Path, pairs: Path, tmp_path: Path
+) -> None:
+    server = hub(fail_every=3)
+    for book in sorted(books.iterdir()):
+        server.write(f"datasets/owner/name/{book.name}", book.read_bytes())
+    data = Data(path="hf://datasets/owner/name", tokenizer=str(pairs / "tokenizer"), validation=0.05)
+    there = prepare(data, tmp_path / "there", pairs=Pairs(length=32), workers=1)
+    assert [shard.sha256 for shard in there.index.train] == [shard.sha256 for shard in open_plain(pairs).index.train]
+    assert not (tmp_path / "there" / ".fetched").exists()
+
+
 def test_a_set_says_its_kind_its_length_and_what_is_missing(pairs: Path, tokens: Path, tmp_path: Path) -> None:
     found = open_plain(pairs)
     assert json.loads((pairs / "index.json").read_text())["kind"] == KIND

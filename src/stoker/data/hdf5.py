@@ -18,6 +18,7 @@ from stoker.data.encode import Advance
 from stoker.data.files import DataFile, discover
 from stoker.data.pairs import Fields, Numbers, Pairs, join
 from stoker.data.records import PairJob, records
+from stoker.data.remote import is_remote
 from stoker.data.sources import format_of
 from stoker.data.sources.document import Span
 from stoker.data.units import Unit
@@ -52,7 +53,9 @@ def wanted(found: Sequence[tuple[Path, str]], words: str | Sequence[str]) -> lis
 
 
 def are_hdf5(words: str | Sequence[str]) -> bool:
-    return any(format_of(path) == FORMAT for path, _ in discover(words))
+    """What is elsewhere is text."""
+    here = [word for word in ([words] if isinstance(words, str) else words) if not is_remote(word)]
+    return bool(here) and any(format_of(path) == FORMAT for path, _ in discover(here))
 
 
 def check(found: Sequence[tuple[Path, str]], pairs: Pairs | None, tokenizer: object) -> None:

@@ -43,7 +43,7 @@ class Document(NamedTuple):
 
 
 def encode(job: PairJob, unit: Unit) -> Iterator[Advance]:
-    """Make the pairs of a unit, and report as it goes."""
+    """Make the pairs of a unit, whose files are here, and report as it goes."""
     bad, file = BadRecords(skip=job.skip_bad), job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE
     with records(job, unit) as out:
         documents: list[Document] = []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.data import hdf5, own, pairing, pool
+from stoker.data.bringing import brought
 from stoker.data.claims import claim, lock, writing
 from stoker.data.encode import UNITS_FOLDER, Advance, Job, encode, read_record, record_path
 from stoker.data.files import DataFile, discover, fingerprint
@@ -324,6 +325,7 @@ def _tokenise(
     workers: int,
     progress: Callable[[Progress], None],
 ) -> None:
+    work = partial(brought, job.folder, work)
     missing = [unit for unit in units if not record_path(job.folder, unit).is_file()]
     total, left = sum(unit.size for unit in units), sum(unit.size for unit in missing)
     done, tokens, fetched = total - left, 0, 0

@@ -85,7 +85,6 @@ class Maker:
             skip_bad=data.skip_bad,
             end=self.header.end,
             dtype=self.header.dtype,
-            keep=True,
         )
 
     def has(self, tokens: int) -> bool:
