@@ -20,7 +20,6 @@ from stoker.data.pairs import Fields, Numbers, Pairs, join
 from stoker.data.records import PairJob, records
 from stoker.data.remote import is_remote
 from stoker.data.sources import format_of
-from stoker.data.sources.document import Span
 from stoker.data.units import Unit
 from stoker.spec.data import TrainTokenizer
 from stoker.spec.errors import UserError
@@ -97,10 +96,6 @@ def shape(files: Sequence[DataFile], *, length: int) -> int:
             f"{path} has {one} masked places a sequence, and {another} has {other}", remedy="Name files of one form"
         )
     return next(iter(found))
-
-
-def units(files: Sequence[DataFile]) -> list[Unit]:
-    return [Unit(number=number, parts=[(file, Span(size=file.size))]) for number, file in enumerate(files)]
 
 
 def convert(job: PairJob, vocab: int, unit: Unit) -> Iterator[Advance]:

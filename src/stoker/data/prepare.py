@@ -27,8 +27,8 @@ from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, is_remote, kept_
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index
 from stoker.data.sources import format_of
 from stoker.data.sources.document import BadRecords
-from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, to_train_with, train
-from stoker.data.units import Unit, pieces, plan
+from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, made_in, to_train_with
+from stoker.data.units import Unit, pieces, plan, whole
 from stoker.data.wordpiece import words_of
 from stoker.rundir import write_atomic
 from stoker.spec.data import Data, TrainTokenizer
@@ -221,7 +221,7 @@ def _build(
             return _reuse(folder, survey.key)
         _begin(folder, survey.key)
         files = [kept_in(file, fetched or folder) for file in survey.files]
-        units = plan(files) if survey.masks is None else hdf5.units(files)
+        units = plan(files) if survey.masks is None else whole(files)
         tokenizer = _tokenizer(data, survey, units, folder, progress)
         vocab = tokenizer.vocab if tokenizer else survey.pairs.vocab if survey.pairs else None
         assert vocab is not None
@@ -279,19 +279,12 @@ def _begin(folder: Path, key: str) -> None:
 def _tokenizer(
     data: Data, survey: Survey, units: list[Unit], folder: Path, progress: Callable[[Progress], None]
 ) -> LoadedTokenizer | None:
-    """The tokenizer, saved in the set; one that an interrupted prepare has trained is taken as it is."""
-    home = folder / TOKENIZER_FOLDER
     if survey.tokenizer is None:
         return None
-    if not (home / TOKENIZER_FILE).is_file():
-        tokenizer = survey.tokenizer
-        if isinstance(tokenizer, TrainTokenizer):
-            # Of what comes from elsewhere the first files: the others are not fetched twice, nor all kept here.
-            here = not any(file.url for file in survey.files)
-            texts = training_text(units, data, TRAINING_TEXT, progress, spread=here)
-            tokenizer = train(tokenizer.train, texts, pairs=survey.pairs is not None)
-        save(to_train_with(tokenizer), home)
-    return load_folder(home)
+    # Of what comes from elsewhere the first files: the others are not fetched twice, nor all kept here.
+    here = not any(file.url for file in survey.files)
+    texts = training_text(units, data, TRAINING_TEXT, progress, spread=here)
+    return made_in(folder / TOKENIZER_FOLDER, survey.tokenizer, texts, pairs=survey.pairs is not None)
 
 
 def training_text(

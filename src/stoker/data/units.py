@@ -1,6 +1,6 @@
 """The work of a prepare, cut into units: consecutive parts of the data, the same however many workers there are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stoker.data.files import DataFile
@@ -38,6 +38,11 @@ def plan(files: list[DataFile]) -> list[Unit]:
     if parts:
         units.append(Unit(number=len(units), parts=parts))
     return units
+
+
+def whole(files: Sequence[DataFile]) -> list[Unit]:
+    """A unit for each file."""
+    return [Unit(number=number, parts=[(file, Span(size=file.size))]) for number, file in enumerate(files)]
 
 
 def spans(file: DataFile, target: int) -> list[Span]:
