@@ -53,8 +53,9 @@ class S3:
         for page in self._pages("list_objects_v2", Prefix=self._prefix + prefix):
             now = now or parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
             for found in page.get("Contents", []):
+                tag = found["ETag"].strip('"')
                 objects[found["Key"].removeprefix(self._prefix)] = Object(
-                    size=found["Size"], tag=found["ETag"].strip('"'), modified=found["LastModified"]
+                    size=found["Size"], tag=tag, modified=found["LastModified"], version=tag
                 )
         assert now is not None
         return Listing(objects=objects, now=now)
@@ -76,10 +77,10 @@ class S3:
         with self._told():
             self._client.download_file(self._bucket, self._prefix + key, str(path))
 
-    def read(self, key: str, start: int, tag: str) -> Iterator[bytes]:
+    def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
         with self._told():
             try:
-                answer = self._client.get_object(**self._at(key), Range=f"bytes={start}-", IfMatch=f'"{tag}"')
+                answer = self._client.get_object(**self._at(key), Range=f"bytes={start}-", IfMatch=f'"{version}"')
             except ClientError as e:
                 if _status(e) not in (404, 412):
                     raise
