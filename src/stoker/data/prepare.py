@@ -161,24 +161,27 @@ def survey_of(
     workers: int | None,
     progress: Callable[[Progress], None],
 ) -> Survey:
-    files: list[DataFile] = []
+    once: dict[str, DataFile] = {}
     here: list[tuple[Path, str]] = []
     binary = False
     for elsewhere, group in groupby(data.paths, is_remote):
         words = list(group)
         if elsewhere:
-            files += [file for word in words for file in find(word)]
-            continue
-        found = discover(words)
-        if any(format_of(path) == hdf5.FORMAT for path, _ in found):
-            binary, found = True, hdf5.wanted(found, words)
-        here += found
-        files += fingerprint(
-            found,
-            cache=cache,
-            threads=processes_of(workers),
-            progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
-        )
+            some = [file for word in words for file in find(word)]
+        else:
+            found = discover(words)
+            if any(format_of(path) == hdf5.FORMAT for path, _ in found):
+                binary, found = True, hdf5.wanted(found, words)
+            here += found
+            some = fingerprint(
+                found,
+                cache=cache,
+                threads=processes_of(workers),
+                progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
+            )
+        for file in some:
+            once.setdefault(file.url or str(file.path), file)  # two words may mean the same file
+    files = list(once.values())
     tokenizer = _wanted_tokenizer(data, pairs, here, binary=binary)
     bad = BadRecords(skip=data.skip_bad)
     for file in files:
@@ -186,9 +189,9 @@ def survey_of(
             bad.add(str(file.path), file.problem, remedy="Convert it to UTF-8 text or take it out")
     readable = [file for file in files if not file.problem]
     masks = hdf5.shape(readable, length=pairs.length) if binary and pairs else None
-    identity = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else getattr(tokenizer, "sha256", "")
+    by = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else getattr(tokenizer, "sha256", "")
     content = [[file.name, file.sha256] for file in files]
-    parts = [VERSION, identity, data.field, data.validation, data.skip_bad, content]
+    parts = [VERSION, by, data.field, data.validation, data.skip_bad, content]
     if pairs:
         parts += ["pairs", pairs.length, None if tokenizer else pairs.vocab]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

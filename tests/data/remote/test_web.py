@@ -48,6 +48,20 @@ def test_a_file_that_changes_after_it_was_listed_is_refused(hub, tmp_path: Path)
         list(fetch(kept_in(file, tmp_path)))
 
 
+def data(*paths: str) -> Data:
+    return Data(path=list(paths), tokenizer=TrainTokenizer(train=300), validation=0.0)
+
+
+def test_a_file_that_two_words_mean_is_taken_once(hub, tmp_path: Path) -> None:
+    server = hub()
+    server.write("files/a.txt", TEXT)
+    server.write("datasets/owner/name/b.txt", TEXT)
+    (tmp_path / "c.txt").write_text(TEXT)
+    here, there, listed = str(tmp_path / "c.txt"), f"{server.url}/files/a.txt", "hf://owner/name"
+    tokens = prepared(data(here, there, there, here, listed, f"{listed}/b.txt"), tmp_path / "store", workers=1)
+    assert tokens.index.bytes == 3 * len(TEXT)
+
+
 @pytest.mark.parametrize(
     ("word", "words"),
     [
