@@ -23,7 +23,7 @@ from stoker.data.files import DataFile, discover, fingerprint
 from stoker.data.pairs import AnySet, Pairs, open_plain
 from stoker.data.provenance import PROVENANCE_FOLDER
 from stoker.data.records import PairJob, pair_index
-from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, is_remote, kept_in
+from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, identity, is_remote, kept_in
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index
 from stoker.data.sources import format_of
 from stoker.data.sources.document import BadRecords
@@ -190,7 +190,7 @@ def survey_of(
     readable = [file for file in files if not file.problem]
     masks = hdf5.shape(readable, length=pairs.length) if binary and pairs else None
     by = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else getattr(tokenizer, "sha256", "")
-    content = [[file.name, file.sha256] for file in files]
+    content = [identity(file) for file in files]
     parts = [VERSION, by, data.field, data.validation, data.skip_bad, content]
     if pairs:
         parts += ["pairs", pairs.length, None if tokenizer else pairs.vocab]

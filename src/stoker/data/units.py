@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from stoker.data.files import DataFile
 from stoker.data.remote import problem_of
+from stoker.data.remote.addresses import shown
 from stoker.data.sources import SOURCES
 from stoker.data.sources.document import BadRecords, Piece, Span
 from stoker.spec.errors import UserError
@@ -55,11 +56,11 @@ def pieces(unit: Unit, field: str, bad: BadRecords) -> Iterator[tuple[int, Piece
     for number, (file, span) in enumerate(unit.parts):
         try:
             if problem := problem_of(file):
-                bad.add(str(file.url), problem, remedy="Leave it out of data.path")
+                bad.add(shown(str(file.url)), problem, remedy="Leave it out of data.path")
                 continue
             for piece in SOURCES[file.format].pieces(file.path, span, field, bad):
                 yield number, piece
         except UserError as e:
             if file.url is None:
                 raise
-            raise UserError(e.problem.replace(str(file.path), file.url), remedy=e.remedy) from e
+            raise UserError(e.problem.replace(str(file.path), shown(file.url)), remedy=e.remedy) from e
