@@ -1,13 +1,17 @@
 """Real runs of the real command, small enough for two cores."""
 
+import http.server
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +297,35 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     yield start
     for one in started:
         one.close()
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[Callable[[str, Message], Answer]], str]]:
+    """Start a web server that answers as a function of path and headers says; gives its URL."""
+    servers: list[http.server.ThreadingHTTPServer] = []
+
+    def start(answer: Callable[[str, Message], Answer]) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, headers, body = answer(self.path, self.headers)
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                with suppress(OSError):  # the other side has had enough
+                    self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()

@@ -31,7 +31,7 @@ def place(stoker, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return stoker.folder
 
 
-def test_a_masked_model_takes_every_verb(place: Path, pairs: Path, books: Path, capsys) -> None:
+def test_a_masked_model_takes_every_verb(place: Path, pairs: Path, books: Path, hub, capsys) -> None:
     run = RunDir(place / "runs" / "fills")
     assert not [event for event in run.events() if event["kind"] == "sample"]
 
@@ -42,6 +42,12 @@ def test_a_masked_model_takes_every_verb(place: Path, pairs: Path, books: Path, 
     assert "masked words are the likeliest" in whole
     assert "next sentences are told right" in whole
     assert json.loads(said(capsys, "eval", "fills", "--data", str(pairs), "--json"))["sequences"] > 9
+    hub().write("datasets/owner/name/a.txt", (books / "book-0.txt").read_bytes())
+    here, there = (
+        json.loads(said(capsys, "eval", "fills", "--data", path, "--json"))
+        for path in (str(books / "book-0.txt"), "hf://datasets/owner/name")
+    )
+    assert (there["loss"], there["sequences"]) == (here["loss"], here["sequences"])
 
     prompt = "the stoker [MASK] a heap of [MASK]."
     text = said(capsys, "generate", "fills", prompt)

@@ -161,6 +161,17 @@ def test_what_is_no_hdf5_at_all_is_refused_by_name(tmp_path: Path) -> None:
         read(tmp_path / "x_training_0.hdf5", tmp_path / "set")
 
 
+def test_a_damaged_chunk_is_told_by_file_array_and_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.hdf5", arrays(400, 1))
+    with h5py.File(path) as file:
+        chunk = file["segment_ids"].id.get_chunk_info(0)
+    content = bytearray(path.read_bytes())
+    content[chunk.byte_offset : chunk.byte_offset + chunk.size] = b"\xff" * chunk.size
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"data\.hdf5 is damaged: segment_ids cannot be read in rows 0 to 399"):
+        read(path, tmp_path / "out")
+
+
 def test_what_cannot_be_trained_on_says_what_to_type(folder: Path, tmp_path: Path) -> None:
     for settings, pairs, words in (
         ({}, None, r"sentence pairs for masked models.*bert-base"),

@@ -79,3 +79,9 @@ def test_a_part_may_be_prepared_already_and_then_says_the_tokenizer(texts: Path,
     assert tokens.sources[0].tokens.path == made.path or tokens.sources[0].tokens.key == made.key
     with pytest.raises(UserError, match="has a tokenizer of its own"):
         set_of(Data(mix=parts, tokenizer=TrainTokenizer(train=400)), tmp_path / "store")
+
+
+def test_a_part_of_sentence_pairs_is_refused(texts: Path, pairs: Path, tmp_path: Path) -> None:
+    parts = [Part(path=str(pairs), weight=1), Part(path=str(texts / "a.txt"), weight=1)]
+    with pytest.raises(UserError, match="holds sentence pairs"):
+        set_of(Data(mix=parts), tmp_path / "store")

@@ -51,6 +51,15 @@ def test_every_sentence_is_used() -> None:
     assert len(seen) >= 0.97 * 300
 
 
+@pytest.mark.parametrize(("number", "sentences", "pairs_of_each"), [(2, 1, 1), (1, 2, 1), (1, 1, 0)])
+def test_a_unit_of_little_text_loses_none_of_it(number: int, sentences: int, pairs_of_each: int) -> None:
+    for seed in range(2000):
+        made = list(pairs(documents(number, sentences, 5), 32, random.Random(seed)))
+        assert len(made) >= number * pairs_of_each, f"seed {seed}"
+        for pair in made:
+            assert pair.second[0] // 10 != pair.first[0] // 10
+
+
 def test_a_single_document_is_paired_with_other_places_of_itself() -> None:
     made = list(pairs(documents(1, 100, 5), 32, random.Random(4)))
     assert {pair.random for pair in made} == {True, False}
@@ -117,6 +126,18 @@ def test_records_are_what_the_model_reads(pairs: Path) -> None:
     assert found.train.tokens == rows.real_N.sum()
     share = found.validation.records / (found.validation.records + found.train.records)
     assert share == pytest.approx(0.05, abs=0.01)
+
+
+def test_text_from_elsewhere_gives_the_pairs_of_the_same_text_here(
+    hub, books: Path, pairs: Path, tmp_path: Path
+) -> None:
+    server = hub(fail_every=3)
+    for book in sorted(books.iterdir()):
+        server.write(f"datasets/owner/name/{book.name}", book.read_bytes())
+    data = Data(path="hf://datasets/owner/name", tokenizer=str(pairs / "tokenizer"), validation=0.05)
+    there = prepare(data, tmp_path / "there", pairs=Pairs(length=32), workers=1)
+    assert [shard.sha256 for shard in there.index.train] == [shard.sha256 for shard in open_plain(pairs).index.train]
+    assert not (tmp_path / "there" / ".fetched").exists()
 
 
 def test_a_set_says_its_kind_its_length_and_what_is_missing(pairs: Path, tokens: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Text in a bucket is data like any other: found by prefix or glob, fetched file by file, noticed when it changes."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,13 @@ import pytest
 
 from stoker.data.prepare import prepared
 from stoker.data.remote import fetch, find, kept_in
+from stoker.data.sets import open_set, set_of
+from stoker.data.stream.feeder import feeder_of
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
 from stoker.storage.store import open_store
+from stoker.train.batches import Batches
+from stoker.train.dist import Ranks
 
 TEXT = "the stoker feeds the fire, line after line\n" * 4000
 
@@ -98,5 +103,25 @@ def test_an_object_that_changes_after_it_was_listed_is_refused(bucket: str, tmp_
     fill(bucket)
     (file,) = find(f"{bucket}/books/a.txt")
     open_store(bucket).put("books/a.txt", TEXT.upper().encode())
-    with pytest.raises(UserError, match=r"changed|damaged"):
+    with pytest.raises(UserError, match="changed since it was listed"):
         list(fetch(kept_in(file, tmp_path)))
+
+
+def test_of_a_stream_from_a_bucket_no_sample_is_seen_twice(s3: str, tmp_path: Path) -> None:
+    store = open_store(s3)
+    for number in range(8):
+        lines = (json.dumps({"text": f"line {line} of file {number} in a bucket"}) + "\n" for line in range(150))
+        store.put(f"lines/{number}.jsonl", "".join(lines).encode())
+    spec = data(f"{s3}/lines").model_copy(update={"stream": True, "window": 2000})
+    tokens = set_of(spec, tmp_path / "store")
+    feeder = feeder_of(tokens)
+    assert feeder is not None, "most of it is still to come"
+    world = [Ranks(rank=rank, local_rank=rank, world=2, attempt=1) for rank in range(2)]
+    settings = {"seed": 3, "sequences": 12, "length": 32, "rows": 12, "positions": None, "since": (0, 0)}
+    ranks = [Batches(open_set(tokens.path).train if one.rank else tokens.train, one, **settings) for one in world]
+    shares = [batches.get(step) for step in range(1, 31) for batches in ranks]
+    seen = [id for batch in shares if batch for id in batch.samples.tolist()]
+    for batches in ranks:
+        batches.close()
+    feeder.close()
+    assert len(set(seen)) == len(seen) == 30 * 12

@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 
 from stoker.data.files import stamp_of
 from stoker.data.provenance import Trace
-from stoker.data.remote import fetch_all, forget
 from stoker.data.shards import TOKENIZER_FOLDER, Dtype, Shard
 from stoker.data.sources.document import BadRecords, Piece
 from stoker.data.tokenizer import TOKENIZER_FILE, going_on
@@ -39,8 +38,6 @@ class Job:
     skip_bad: bool
     end: int
     dtype: Dtype
-    keep: bool = False
-    """Files from elsewhere are of several units, and stay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,13 +62,12 @@ class Advance:
 
 
 def encode(job: Job, unit: Unit) -> Iterator[Advance]:
-    """Tokenise a unit, and report as it goes. A kill at any moment leaves the unit done or not begun."""
+    """Tokenise a unit, whose files are here, and report as it goes. A kill leaves the unit done or not begun."""
     partial = job.folder / f"{unit.number:05d}.{os.getpid()}.part"  # an orphan of a killed prepare may still be at work
     bad, trace = BadRecords(skip=job.skip_bad), Trace(unit)
     joiner = _Joiner(job, trace)
     size = tokens = reported = 0
     try:
-        yield from (Advance(0, 0, fetched=arrived) for arrived in fetch_all(source for source, _ in unit.parts))
         with open(partial, "w+b") as file:
             for batch in _batches(pieces(unit, job.field, bad)):
                 ids = joiner.tokens(batch)
@@ -90,9 +86,6 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
         )
         trace.write(job.folder, job.field)
         write_atomic(record_path(job.folder, unit), json.dumps(asdict(record)))
-        for source, _ in unit.parts:
-            if not job.keep:
-                forget(source)
         yield Advance(unit.size - reported, 0)
     except UnicodeDecodeError:
         check_unchanged(unit)

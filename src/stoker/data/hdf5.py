@@ -18,8 +18,8 @@ from stoker.data.encode import Advance
 from stoker.data.files import DataFile, discover
 from stoker.data.pairs import Fields, Numbers, Pairs, join
 from stoker.data.records import PairJob, records
+from stoker.data.remote import is_remote
 from stoker.data.sources import format_of
-from stoker.data.sources.document import Span
 from stoker.data.units import Unit
 from stoker.spec.data import TrainTokenizer
 from stoker.spec.errors import UserError
@@ -52,7 +52,9 @@ def wanted(found: Sequence[tuple[Path, str]], words: str | Sequence[str]) -> lis
 
 
 def are_hdf5(words: str | Sequence[str]) -> bool:
-    return any(format_of(path) == FORMAT for path, _ in discover(words))
+    """What is elsewhere is text."""
+    here = [word for word in ([words] if isinstance(words, str) else words) if not is_remote(word)]
+    return bool(here) and any(format_of(path) == FORMAT for path, _ in discover(here))
 
 
 def check(found: Sequence[tuple[Path, str]], pairs: Pairs | None, tokenizer: object) -> None:
@@ -96,19 +98,16 @@ def shape(files: Sequence[DataFile], *, length: int) -> int:
     return next(iter(found))
 
 
-def units(files: Sequence[DataFile]) -> list[Unit]:
-    return [Unit(number=number, parts=[(file, Span(size=file.size))]) for number, file in enumerate(files)]
-
-
 def convert(job: PairJob, vocab: int, unit: Unit) -> Iterator[Advance]:
     ((file, span),) = unit.parts
     with records(job, unit) as out, _opened(file.path) as opened:
         total = len(opened[TOKENS])
         done = 0
         for start in range(0, total, ROWS):
-            rows = _rows(file.path, {key: opened[key][start : start + ROWS] for key in KEYS}, start, vocab)
+            stop = min(total, start + ROWS)
+            rows = _rows(file.path, {key: _read(file.path, opened, key, start, stop) for key in KEYS}, start, vocab)
             out.add(rows)
-            after = span.size * min(total, start + ROWS) // total
+            after = span.size * stop // total
             yield Advance(after - done, int(rows[:, job.length].sum()))
             done = after
         out.finish(documents=0, bytes=0, skipped=0)
@@ -172,6 +171,17 @@ def _check_arrays(path: Path, file: h5py.File) -> None:
                     f"{path}: {other} is {file[other].shape[1]} wide, and {one} {file[one].shape[1]}",
                     remedy="Make or fetch the file again",
                 )
+
+
+def _read(path: Path, file: h5py.File, key: str, start: int, stop: int) -> Any:
+    """The parts of a file are checked only as they are read."""
+    try:
+        return file[key][start:stop]
+    except OSError as e:
+        raise UserError(
+            f"{path} is damaged: {key} cannot be read in rows {start} to {stop - 1}",
+            remedy="Make or fetch the file again",
+        ) from e
 
 
 def _rows(path: Path, arrays: dict[str, Numbers], start: int, vocab: int) -> Numbers:

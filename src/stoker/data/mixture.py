@@ -6,7 +6,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stoker.data import own
 from stoker.data.claims import lock, writing
 from stoker.data.order import Mixed, Order, shares
-from stoker.data.pairs import of_tokens
+from stoker.data.pairs import of_tokens, open_plain
 from stoker.data.prepare import (
     DEFAULT_TOKENIZER,
     HASHES_FILE,
@@ -32,7 +32,7 @@ from stoker.data.prepare import (
 )
 from stoker.data.remote import kept_in
 from stoker.data.shards import TOKENIZER_FOLDER, VERSION, Index, Split, TokenSet
-from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, save, to_train_with, train
+from stoker.data.tokenizer import LoadedTokenizer, load, made_in
 from stoker.data.units import plan
 from stoker.rundir import write_json
 from stoker.spec.data import Data, TrainTokenizer
@@ -134,8 +134,7 @@ def mixed(
         folder.mkdir(exist_ok=True)
         with lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
             home = folder / TOKENIZER_FOLDER
-            if not (home / TOKENIZER_FILE).is_file():
-                save(to_train_with(_tokenizer(data, parts, folder, progress)), home)
+            made_in(home, _wanted_tokenizer(data, parts), _training_text(parts, folder, progress))
             sources = []
             for part in parts:
                 same = part.data.model_copy(update={"tokenizer": str(home)})
@@ -150,7 +149,8 @@ def _parts(data: Data, store: Path, workers: int | None, progress: Callable[[Pro
         name = ", ".join(part.paths)
         only = data.model_copy(update={"mix": None, "path": part.path, "field": part.field or data.field})
         if is_prepared(only):
-            yield _Part(name=name, weight=part.weight, data=only, survey=None, key=TokenSet.open(Path(name)).key)
+            made = of_tokens(open_plain(Path(name)))
+            yield _Part(name=name, weight=part.weight, data=only, survey=None, key=made.key)
             continue
         only = own.written_down(only, own.functions(only), store, progress=collecting(progress))
         survey = survey_of(only, cache=store / HASHES_FILE, workers=workers, progress=progress)
@@ -165,7 +165,8 @@ def _tokenizer_of_prepared(data: Data) -> str | TrainTokenizer:
     return DEFAULT_TOKENIZER
 
 
-def _tokenizer(data: Data, parts: list[_Part], folder: Path, progress: Callable[[Progress], None]) -> LoadedTokenizer:
+def _wanted_tokenizer(data: Data, parts: list[_Part]) -> LoadedTokenizer | TrainTokenizer:
+    assert data.tokenizer is not None
     if isinstance(data.tokenizer, str):
         return load(data.tokenizer)
     made = next((part.data.paths[0] for part in parts if part.survey is None), None)
@@ -174,14 +175,15 @@ def _tokenizer(data: Data, parts: list[_Part], folder: Path, progress: Callable[
             f"{made} is prepared already, and has a tokenizer of its own",
             remedy="Leave data.tokenizer out, or name the text of every part",
         )
-    assert data.tokenizer is not None
-    texts = []
+    return data.tokenizer
+
+
+def _training_text(parts: list[_Part], folder: Path, progress: Callable[[Progress], None]) -> Iterator[str]:
     for part in parts:
         assert part.survey is not None
         files = [kept_in(file, folder) for file in part.survey.files]
         here = not any(file.url for file in files)
-        texts.append(training_text(plan(files), part.data, TRAINING_TEXT // len(parts), progress, spread=here))
-    return train(data.tokenizer.train, chain.from_iterable(texts))
+        yield from training_text(plan(files), part.data, TRAINING_TEXT // len(parts), progress, spread=here)
 
 
 def _write(folder: Path, key: str, sources: list[Source]) -> None:

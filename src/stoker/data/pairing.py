@@ -27,7 +27,6 @@ from stoker.data.wordpiece import Words, words_of
 SEED = 12345  # of every prepare: the same text gives the same pairs
 SHORT = 0.1  # of the samples
 AROUND = 3  # [CLS] first [SEP] second [SEP]
-TRIES = 10  # to find another document; in a unit of many the first does
 
 
 class Document(NamedTuple):
@@ -44,7 +43,7 @@ class Document(NamedTuple):
 
 
 def encode(job: PairJob, unit: Unit) -> Iterator[Advance]:
-    """Make the pairs of a unit, and report as it goes."""
+    """Make the pairs of a unit, whose files are here, and report as it goes."""
     bad, file = BadRecords(skip=job.skip_bad), job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE
     with records(job, unit) as out:
         documents: list[Document] = []
@@ -80,16 +79,17 @@ def pairs(documents: Sequence[Document], length: int, chance: random.Random) -> 
             while stop < document.sentences and document.starts[stop] - document.starts[start] < target:
                 stop += 1
             middle = chance.randint(start + 1, stop - 1) if stop - start > 1 else stop
-            first = document.part(start, middle)
+            first, second = document.part(start, middle), None
             if middle == stop or chance.random() < 0.5:
                 second = _elsewhere(documents, number, middle, target - len(first), chance)
-                if second is None:
-                    return  # one document of one sentence has no pairs
+            if second is not None:
                 start = middle  # what was not used is used next
                 yield Pair(*_cut(first, second, room, chance), random=True)
+            elif middle < document.sentences:
+                start = max(stop, middle + 1)
+                yield Pair(*_cut(first, document.part(middle, start), room, chance), random=False)
             else:
-                yield Pair(*_cut(first, document.part(middle, stop), room, chance), random=False)
-                start = stop
+                break  # a document alone, of one sentence, has no pairs
 
 
 def _elsewhere(
@@ -97,10 +97,9 @@ def _elsewhere(
 ) -> Numbers | None:
     """Some sentences of about so many tokens, of another document than `number`, or else not its sentence `follows`."""
     other = number
-    for _ in range(TRIES if len(documents) > 1 else 0):
-        other = chance.randrange(len(documents))
-        if other != number:
-            break
+    if len(documents) > 1:
+        other = chance.randrange(len(documents) - 1)
+        other += other >= number
     document = documents[other]
     allowed = [at for at in (chance.randrange(document.sentences), 0, document.sentences - 1)
                if other != number or at not in (follows, follows - 1)]  # fmt: skip

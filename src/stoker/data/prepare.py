@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.data import hdf5, own, pairing, pool
+from stoker.data.bringing import brought
 from stoker.data.claims import claim, lock, writing
 from stoker.data.encode import UNITS_FOLDER, Advance, Job, encode, read_record, record_path
 from stoker.data.files import DataFile, discover, fingerprint
 from stoker.data.pairs import AnySet, Pairs, open_plain
 from stoker.data.provenance import PROVENANCE_FOLDER
 from stoker.data.records import PairJob, pair_index
-from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, is_remote, kept_in
+from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, identity, is_remote, kept_in
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index
 from stoker.data.sources import format_of
 from stoker.data.sources.document import BadRecords
-from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, save, to_train_with, train
-from stoker.data.units import Unit, pieces, plan
+from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, made_in, to_train_with
+from stoker.data.units import Unit, pieces, plan, whole
 from stoker.data.wordpiece import words_of
 from stoker.rundir import write_atomic
 from stoker.spec.data import Data, TrainTokenizer
@@ -160,24 +161,27 @@ def survey_of(
     workers: int | None,
     progress: Callable[[Progress], None],
 ) -> Survey:
-    files: list[DataFile] = []
+    once: dict[str, DataFile] = {}
     here: list[tuple[Path, str]] = []
     binary = False
     for elsewhere, group in groupby(data.paths, is_remote):
         words = list(group)
         if elsewhere:
-            files += [file for word in words for file in find(word)]
-            continue
-        found = discover(words)
-        if any(format_of(path) == hdf5.FORMAT for path, _ in found):
-            binary, found = True, hdf5.wanted(found, words)
-        here += found
-        files += fingerprint(
-            found,
-            cache=cache,
-            threads=processes_of(workers),
-            progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
-        )
+            some = [file for word in words for file in find(word)]
+        else:
+            found = discover(words)
+            if any(format_of(path) == hdf5.FORMAT for path, _ in found):
+                binary, found = True, hdf5.wanted(found, words)
+            here += found
+            some = fingerprint(
+                found,
+                cache=cache,
+                threads=processes_of(workers),
+                progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
+            )
+        for file in some:
+            once.setdefault(file.url or str(file.path), file)  # two words may mean the same file
+    files = list(once.values())
     tokenizer = _wanted_tokenizer(data, pairs, here, binary=binary)
     bad = BadRecords(skip=data.skip_bad)
     for file in files:
@@ -185,9 +189,9 @@ def survey_of(
             bad.add(str(file.path), file.problem, remedy="Convert it to UTF-8 text or take it out")
     readable = [file for file in files if not file.problem]
     masks = hdf5.shape(readable, length=pairs.length) if binary and pairs else None
-    identity = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else getattr(tokenizer, "sha256", "")
-    content = [[file.name, file.sha256] for file in files]
-    parts = [VERSION, identity, data.field, data.validation, data.skip_bad, content]
+    by = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else getattr(tokenizer, "sha256", "")
+    content = [identity(file) for file in files]
+    parts = [VERSION, by, data.field, data.validation, data.skip_bad, content]
     if pairs:
         parts += ["pairs", pairs.length, None if tokenizer else pairs.vocab]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -220,7 +224,7 @@ def _build(
             return _reuse(folder, survey.key)
         _begin(folder, survey.key)
         files = [kept_in(file, fetched or folder) for file in survey.files]
-        units = plan(files) if survey.masks is None else hdf5.units(files)
+        units = plan(files) if survey.masks is None else whole(files)
         tokenizer = _tokenizer(data, survey, units, folder, progress)
         vocab = tokenizer.vocab if tokenizer else survey.pairs.vocab if survey.pairs else None
         assert vocab is not None
@@ -278,19 +282,12 @@ def _begin(folder: Path, key: str) -> None:
 def _tokenizer(
     data: Data, survey: Survey, units: list[Unit], folder: Path, progress: Callable[[Progress], None]
 ) -> LoadedTokenizer | None:
-    """The tokenizer, saved in the set; one that an interrupted prepare has trained is taken as it is."""
-    home = folder / TOKENIZER_FOLDER
     if survey.tokenizer is None:
         return None
-    if not (home / TOKENIZER_FILE).is_file():
-        tokenizer = survey.tokenizer
-        if isinstance(tokenizer, TrainTokenizer):
-            # Of what comes from elsewhere the first files: the others are not fetched twice, nor all kept here.
-            here = not any(file.url for file in survey.files)
-            texts = training_text(units, data, TRAINING_TEXT, progress, spread=here)
-            tokenizer = train(tokenizer.train, texts, pairs=survey.pairs is not None)
-        save(to_train_with(tokenizer), home)
-    return load_folder(home)
+    # Of what comes from elsewhere the first files: the others are not fetched twice, nor all kept here.
+    here = not any(file.url for file in survey.files)
+    texts = training_text(units, data, TRAINING_TEXT, progress, spread=here)
+    return made_in(folder / TOKENIZER_FOLDER, survey.tokenizer, texts, pairs=survey.pairs is not None)
 
 
 def training_text(
@@ -324,6 +321,7 @@ def _tokenise(
     workers: int,
     progress: Callable[[Progress], None],
 ) -> None:
+    work = partial(brought, job.folder, work)
     missing = [unit for unit in units if not record_path(job.folder, unit).is_file()]
     total, left = sum(unit.size for unit in units), sum(unit.size for unit in missing)
     done, tokens, fetched = total - left, 0, 0

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from stoker.data import sentencepiece, wordpiece
 from stoker.data.wordpiece import SEPARATOR, SPECIALS, VOCABULARY_FILE
+from stoker.spec.data import TrainTokenizer
 from stoker.spec.errors import UserError
 
 END = "<|endoftext|>"
@@ -122,6 +123,17 @@ def save(loaded: LoadedTokenizer, folder: Path) -> None:
     partial = folder / f".{TOKENIZER_FILE}"
     loaded.tokenizer.save(str(partial))
     partial.replace(folder / TOKENIZER_FILE)
+
+
+def made_in(
+    home: Path, wanted: LoadedTokenizer | TrainTokenizer, texts: Iterator[str], *, pairs: bool = False
+) -> LoadedTokenizer:
+    """The tokenizer to train with, saved in a folder; one that an interrupted prepare has left there is taken."""
+    if not (home / TOKENIZER_FILE).is_file():
+        if isinstance(wanted, TrainTokenizer):
+            wanted = train(wanted.train, texts, pairs=pairs)
+        save(to_train_with(wanted), home)
+    return load_folder(home)
 
 
 def special_tokens(loaded: LoadedTokenizer) -> dict[str, str]:

@@ -1,10 +1,11 @@
 """The work of a prepare, cut into units: consecutive parts of the data, the same however many workers there are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stoker.data.files import DataFile
 from stoker.data.remote import problem_of
+from stoker.data.remote.addresses import shown
 from stoker.data.sources import SOURCES
 from stoker.data.sources.document import BadRecords, Piece, Span
 from stoker.spec.errors import UserError
@@ -40,6 +41,11 @@ def plan(files: list[DataFile]) -> list[Unit]:
     return units
 
 
+def whole(files: Sequence[DataFile]) -> list[Unit]:
+    """A unit for each file."""
+    return [Unit(number=number, parts=[(file, Span(size=file.size))]) for number, file in enumerate(files)]
+
+
 def spans(file: DataFile, target: int) -> list[Span]:
     """What is fetched from elsewhere is one span: it is not looked into before its turn comes."""
     return [Span(size=file.size)] if file.url else SOURCES[file.format].spans(file.path, file.size, target)
@@ -50,11 +56,11 @@ def pieces(unit: Unit, field: str, bad: BadRecords) -> Iterator[tuple[int, Piece
     for number, (file, span) in enumerate(unit.parts):
         try:
             if problem := problem_of(file):
-                bad.add(str(file.url), problem, remedy="Leave it out of data.path")
+                bad.add(shown(str(file.url)), problem, remedy="Leave it out of data.path")
                 continue
             for piece in SOURCES[file.format].pieces(file.path, span, field, bad):
                 yield number, piece
         except UserError as e:
             if file.url is None:
                 raise
-            raise UserError(e.problem.replace(str(file.path), file.url), remedy=e.remedy) from e
+            raise UserError(e.problem.replace(str(file.path), shown(file.url)), remedy=e.remedy) from e

@@ -55,8 +55,9 @@ class S3:
         for page in self._pages("list_objects_v2", Prefix=self._prefix + prefix):
             now = now or parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
             for found in page.get("Contents", []):
+                tag = found["ETag"].strip('"')
                 objects[found["Key"].removeprefix(self._prefix)] = Object(
-                    size=found["Size"], tag=found["ETag"].strip('"'), modified=found["LastModified"]
+                    size=found["Size"], tag=tag, modified=found["LastModified"], version=tag
                 )
         assert now is not None
         return Listing(objects=objects, now=now)
@@ -71,7 +72,7 @@ class S3:
                 return None
         tag, secret = found["ETag"].strip('"'), found.get("ServerSideEncryption", "AES256") != "AES256"
         md5 = None if "-" in tag or secret or "SSECustomerAlgorithm" in found else tag
-        return Object(size=found["ContentLength"], tag=tag, modified=found["LastModified"], md5=md5)
+        return Object(size=found["ContentLength"], tag=tag, modified=found["LastModified"], version=tag, md5=md5)
 
     def folders(self) -> Sequence[str]:
         pages = self._pages("list_objects_v2", Prefix=self._prefix, Delimiter="/")
@@ -90,10 +91,10 @@ class S3:
         with self._told():
             self._client.download_file(self._bucket, self._prefix + key, str(path))
 
-    def read(self, key: str, start: int, tag: str) -> Iterator[bytes]:
+    def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
         with self._told():
             try:
-                answer = self._client.get_object(**self._at(key), Range=f"bytes={start}-", IfMatch=f'"{tag}"')
+                answer = self._client.get_object(**self._at(key), Range=f"bytes={start}-", IfMatch=f'"{version}"')
             except ClientError as e:
                 if _status(e) not in (404, 412):
                     raise

@@ -34,6 +34,8 @@ class Object:
     tag: str
     """Changes with the content; `Store.tag` tells what it will be for a file."""
     modified: datetime
+    version: str
+    """What `Store.read` asks for, to get this content and no other."""
     md5: str | None = None
     """Of the content, in hex, where the store was asked for this one and says it."""
 
@@ -66,8 +68,8 @@ class Store(Protocol):
     def download(self, key: str, path: Path) -> None:
         """Into a file that is whole as soon as it is there."""
 
-    def read(self, key: str, start: int, tag: str) -> Iterator[bytes]:
-        """The bytes from `start` on, of an object that was listed with this tag."""
+    def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
+        """The bytes from `start` on, of an object that was listed with this version."""
 
     def put(self, key: str, data: bytes) -> None: ...
 

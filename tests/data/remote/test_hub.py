@@ -136,7 +136,15 @@ def test_a_file_that_was_half_fetched_when_prepare_was_killed_is_gone_on_with(hu
 )
 def test_a_path_or_a_glob_picks_a_config_or_a_split(hub, word: str, names: list[str]) -> None:
     server = hub()
-    for name in ("data/train-0.jsonl", "data/train-1.jsonl", "data/test-0.jsonl", "de/x.csv", "README.md", "b.png"):
+    for name in (
+        "data/train-0.jsonl",
+        "data/train-1.jsonl",
+        "data/test-0.jsonl",
+        "de/x.csv",
+        "README.md",
+        "b.png",
+        "c.hdf5",
+    ):
         server.write(f"datasets/owner/name/{name}", f"text\n{name}\n")
     server.write("datasets/owner/name/dataset_infos.json", "{}")
     assert [file.name for file in find(word)] == names
@@ -178,6 +186,45 @@ def test_a_hub_that_does_not_answer_is_given_up(hub) -> None:
     server = hub()
     server.close()
     with pytest.raises(UserError, match="cannot be fetched"):
+        find("hf://datasets/owner/name")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"error": "no such thing"}],
+        ["<html>"],
+        [{"sha": "../x"}],
+        [{"sha": "c0ffee"}, {"error": "no such thing"}],
+        [{"sha": "c0ffee"}, [{"type": "file", "path": "a.txt", "size": "large", "oid": "1"}]],
+        [{"sha": "c0ffee"}, [{"type": "file", "path": "a.txt", "size": 1}]],
+    ],
+)
+def test_a_server_that_is_no_hub_is_told_in_one_line(answering, monkeypatch, answers: list[object]) -> None:
+    url = answering(lambda path, _: (200, {}, json.dumps(answers["/tree/" in path]).encode()))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    with pytest.raises(UserError, match=r"does not answer as the Hugging Face hub does.*Check HF_ENDPOINT"):
+        find("hf://datasets/owner/name")
+
+
+def test_a_list_without_an_end_is_given_up(answering, monkeypatch) -> None:
+    def answer(path: str, _: object) -> tuple[int, dict[str, str], bytes]:
+        there = path.partition("?")[0]
+        return 200, {"Link": f'<{there}?cursor=1>; rel="next"'}, b"[]" if "/tree/" in path else b'{"sha": "c0ffee"}'
+
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", answering(answer))
+    with pytest.raises(UserError, match=r"the list of its files has no end"):
+        find("hf://datasets/owner/name")
+
+
+def test_a_hub_that_anybody_could_listen_to_is_not_asked(answering, monkeypatch) -> None:
+    link = {"Link": '<http://example.com/more>; rel="next"'}
+    url = answering(lambda path, _: (200, link, b"[]" if "/tree/" in path else b'{"sha": "c0ffee"}'))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    with pytest.raises(UserError, match=r"http://example.com/more: .* can be read and changed on its way"):
+        find("hf://datasets/owner/name")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://example.com")
+    with pytest.raises(UserError, match=r"HF_ENDPOINT is http://example.com: .*Set it to an https:// address"):
         find("hf://datasets/owner/name")
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from stoker.data.files import DataFile, text_problem
-from stoker.data.remote.transfer import copy, is_as_told
-from stoker.data.sources import format_of
+from stoker.data.remote.addresses import shown
+from stoker.data.remote.transfer import copy, is_as_told, is_hash
+from stoker.data.sources import SOURCES, format_of
 from stoker.spec.errors import MissingExtra, UserError
 
 SCHEMES = {  # scheme -> the module that knows it
@@ -23,6 +24,7 @@ SCHEMES = {  # scheme -> the module that knows it
 }
 FETCHED_FOLDER = ".fetched"
 AT_ONCE = 8
+LONGEST_NAME = 100  # bytes: a file system takes 255, and a mark and an ending come with it
 
 
 class Place(Protocol):
@@ -44,11 +46,23 @@ def find(word: str) -> list[DataFile]:
     """The files that a word of data.path means. Nothing is fetched yet."""
     found = []
     for url, name, size, tag in place_of(word).find(word):
-        path = Path(name)
-        found.append(
-            DataFile(path=path, name=name, format=format_of(path), stamp=[size], sha256=tag, problem=None, url=url)
-        )
+        path, format = Path(name), format_of(Path(name))
+        if format not in SOURCES:
+            raise UserError(
+                f"{shown(url)}: {format.upper()} files are read from this machine alone",
+                remedy="Fetch them first, or name the text alone",
+            )
+        found.append(DataFile(path=path, name=name, format=format, stamp=[size], sha256=tag, problem=None, url=url))
     return found
+
+
+def identity(file: DataFile) -> list[str | int]:
+    """What the content of a file is known by: its hash, or a tag that means something only at its place."""
+    if file.url is None or is_hash(file.sha256):
+        return [file.name, file.sha256]
+    # A query may name the file or, changing by the hour, sign it. Who signs tells an ETag.
+    place = shown(file.url) if file.sha256.startswith("etag:") else file.url
+    return [file.name, file.sha256, place, file.size]
 
 
 def kept_in(file: DataFile, folder: Path) -> DataFile:
@@ -56,7 +70,8 @@ def kept_in(file: DataFile, folder: Path) -> DataFile:
     if file.url is None:
         return file
     mark = hashlib.sha256(f"{file.url}\n{file.sha256}".encode()).hexdigest()[:16]
-    return replace(file, path=folder / FETCHED_FOLDER / f"{mark}-{file.path.name[-100:]}")
+    name = file.path.name.encode(errors="ignore")[-LONGEST_NAME:].decode(errors="ignore")
+    return replace(file, path=folder / FETCHED_FOLDER / f"{mark}-{name}")
 
 
 def fetch(file: DataFile) -> Iterator[int]:
@@ -66,10 +81,10 @@ def fetch(file: DataFile) -> Iterator[int]:
     file.path.parent.mkdir(parents=True, exist_ok=True)
     place, url = place_of(file.url), file.url
     partial = file.path.with_name(f"{file.path.name}.part")
-    yield from copy(lambda start: place.read(url, start, file.sha256), partial, size=file.size, name=url)
+    yield from copy(lambda start: place.read(url, start, file.sha256), partial, size=file.size, name=shown(url))
     if not is_as_told(partial, file.sha256):
         partial.unlink()
-        raise UserError(f"{url} came out damaged", remedy="Run the same command again")
+        raise UserError(f"{shown(url)} came out damaged", remedy="Run the same command again")
     partial.replace(file.path)
 
 
@@ -102,7 +117,7 @@ def place_of(word: str) -> Place:
     scheme = word.partition("://")[0]
     if scheme not in SCHEMES:
         raise UserError(
-            f"{word}: nothing can be read from {scheme}://",
+            f"{shown(word)}: nothing can be read from {scheme}://",
             remedy=f"Use files and folders here, or {', '.join(f'{name}://' for name in SCHEMES if name != 'http')}",
         )
     try:

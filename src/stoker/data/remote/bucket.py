@@ -19,14 +19,17 @@ def find(word: str) -> list[tuple[str, str, int, str]]:
         found = _one(root, base)
     if not found:
         raise RemoteError(f"there is no text in {word}", remedy="Check the bucket and the path, or the glob")
-    return [(url, name, there.size, _tag(there, url)) for url, name, there in found]
+    return [(_exactly(there, url), name, there.size, _tag(there, url)) for url, name, there in found]
 
 
 def read(url: str, start: int, tag: str) -> Iterator[bytes]:
+    version = tag.partition(":")[2]
+    if url.startswith("gs://"):
+        url, _, version = url.rpartition("#")
     root, path = _split(url)
     folder, _, key = path.rpartition("/")
     try:
-        yield from _store(f"{root}/{folder}").read(key, start, tag.partition(":")[2])
+        yield from _store(f"{root}/{folder}").read(key, start, version)
     except Unreachable as e:
         raise Broken(e.problem) from e
 
@@ -52,6 +55,11 @@ def _split(url: str) -> tuple[str, str]:
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     return f"{scheme}://{bucket}", path
+
+
+def _exactly(there: Object, url: str) -> str:
+    """Google's own form for one generation of an object. In S3 the tag is what a read can ask for."""
+    return f"{url}#{there.version}" if url.startswith("gs://") else url
 
 
 def _tag(there: Object, url: str) -> str:

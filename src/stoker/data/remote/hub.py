@@ -9,22 +9,33 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from glob import has_magic
-from typing import Any
-from urllib.parse import quote, unquote
+from itertools import count
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urljoin
 
 from huggingface_hub import constants, get_token
 
+from stoker.data.remote.addresses import check, same_server
 from stoker.data.remote.keys import fixed_part, meant
-from stoker.data.remote.transfer import MANY, Broken, RemoteError, patiently
+from stoker.data.remote.transfer import FEW, MANY, Broken, RemoteError, patiently
 from stoker.data.remote.web import Refused, ask, body
-from stoker.data.sources import SUFFIXES
+from stoker.data.sources import SOURCES, SUFFIXES
 from stoker.data.sources.stream import COMPRESSIONS
 from stoker.spec.errors import UserError
 
 FORM = r"hf://(?:datasets/)?(?P<name>(?!datasets/)[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
-DATA = (*SUFFIXES, ".txt")  # what is not documentation, where no file is named
+DATA = (".txt", *(suffix for suffix, format in SUFFIXES.items() if format in SOURCES))  # where no file is named
 ABOUT = ("dataset_infos.json", "dataset_dict.json", "state.json", "dataset_info.json")
-Entry = dict[str, Any]
+MOST_PAGES = 1000  # of a thousand files each
+
+
+class Entry(NamedTuple):
+    """A file or a folder of a repository."""
+
+    path: str
+    is_file: bool
+    size: int
+    tag: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +46,7 @@ class Repository:
 
     @property
     def api(self) -> str:
-        return f"{constants.ENDPOINT}/api/datasets/{self.name}"
+        return f"{_endpoint()}/api/datasets/{self.name}"
 
 
 def find(word: str) -> list[tuple[str, str, int, str]]:
@@ -43,8 +54,8 @@ def find(word: str) -> list[tuple[str, str, int, str]]:
     commit = _commit(repository, word)
     base = fixed_part(repository.path)
     entries = _entries(repository, commit, base, word)
-    names = [name for name in meant(repository.path, entries) if entries[name]["size"]]
-    if not has_magic(repository.path) and not any(entry["path"] == base for entry in entries.values()):
+    names = [name for name in meant(repository.path, entries) if entries[name].size]
+    if not has_magic(repository.path) and not any(entry.path == base for entry in entries.values()):
         names = [name for name in names if _is_data(name)]
     if not names:
         raise RemoteError(
@@ -53,13 +64,13 @@ def find(word: str) -> list[tuple[str, str, int, str]]:
             f"many have a Parquet copy: hf://datasets/{repository.name}@refs/convert/parquet",
         )
     root = f"hf://datasets/{repository.name}@{commit}/"
-    return [(root + entries[name]["path"], name, entries[name]["size"], _tag(entries[name])) for name in names]
+    return [(root + entries[name].path, name, entries[name].size, entries[name].tag) for name in names]
 
 
 def read(url: str, start: int, tag: str) -> Iterator[bytes]:
     del tag  # a commit does not change
     there = _repository(url)
-    address = f"{constants.ENDPOINT}/datasets/{there.name}/resolve/{there.revision}/{quote(there.path)}"
+    address = f"{_endpoint()}/datasets/{there.name}/resolve/{there.revision}/{quote(there.path)}"
     try:
         yield from body(address, start, headers=_headers())
     except Refused as e:
@@ -80,7 +91,9 @@ def _repository(word: str) -> Repository:
 
 def _commit(repository: Repository, word: str) -> str:
     answer, _ = _json(f"{repository.api}/revision/{quote(repository.revision, safe='')}", repository, word)
-    commit: str = answer["sha"]
+    commit = answer.get("sha") if isinstance(answer, dict) else None
+    if not isinstance(commit, str) or not re.fullmatch(r"\w+", commit):
+        raise _no_hub(word)
     return commit
 
 
@@ -88,24 +101,41 @@ def _entries(repository: Repository, commit: str, base: str, word: str) -> dict[
     """Of the files below a folder, by their paths in it; or the one file that the path names."""
     if base and not has_magic(repository.path):
         folder, _, name = base.rpartition("/")
-        there = [entry for entry in _tree(repository, commit, folder, word, recursive=False) if entry["path"] == base]
-        if there and there[0]["type"] == "file":
+        there = [entry for entry in _tree(repository, commit, folder, word, recursive=False) if entry.path == base]
+        if there and there[0].is_file:
             return {name: there[0]}
         if not there:
             raise RemoteError(
                 f"the dataset {repository.name} has no {base} ({word})",
                 remedy=f"See what it has: {constants.ENDPOINT}/datasets/{repository.name}/tree/{repository.revision}",
             )
-    files = [entry for entry in _tree(repository, commit, base, word, recursive=True) if entry["type"] == "file"]
-    return {entry["path"].removeprefix(f"{base}/") if base else entry["path"]: entry for entry in files}
+    files = [entry for entry in _tree(repository, commit, base, word, recursive=True) if entry.is_file]
+    return {entry.path.removeprefix(f"{base}/") if base else entry.path: entry for entry in files}
 
 
 def _tree(repository: Repository, commit: str, folder: str, word: str, *, recursive: bool) -> Iterator[Entry]:
     inside = f"/{quote(folder, safe='')}" if folder else ""
     url = f"{repository.api}/tree/{commit}{inside}?recursive={str(recursive).lower()}"
-    while url:
+    for number in count(1):
         page, url = _json(url, repository, word)
-        yield from page
+        yield from _listed(page, word)
+        if not url:
+            return
+        if number == MOST_PAGES:
+            raise RemoteError(f"{word}: the list of its files has no end", remedy="Name a folder or a file of it")
+
+
+def _listed(page: Any, word: str) -> list[Entry]:
+    try:
+        return [_entry(record) for record in page]
+    except (KeyError, TypeError, AttributeError, ValueError) as e:
+        raise _no_hub(word) from e
+
+
+def _entry(record: dict[str, Any]) -> Entry:
+    """The tag is the content's own hash: SHA-256 of a large file, Git's name for a small one."""
+    path, size, lfs = str(record["path"]), int(record.get("size") or 0), record.get("lfs")
+    return Entry(path, record["type"] == "file", size, f"sha256:{lfs['oid']}" if lfs else f"git:{record['oid']}")
 
 
 def _json(url: str, repository: Repository, word: str) -> tuple[Any, str]:
@@ -115,17 +145,26 @@ def _json(url: str, repository: Repository, word: str) -> tuple[Any, str]:
 
     def once() -> tuple[Any, str]:
         try:
-            answer, headers = ask(url, headers=_headers() if url.startswith(constants.ENDPOINT) else {})
+            answer, headers = ask(url, headers=_headers() if same_server(url, constants.ENDPOINT) else {})
         except Refused as e:
             raise _no(repository, word, e) from e
         try:
             page = json.loads(answer)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise Broken("the answer is cut short") from e
         link = re.search(r'<([^>]+)>;\s*rel="?next"?', headers.get("Link", ""))
-        return page, link[1] if link else ""
+        return page, urljoin(url, link[1]) if link else ""
 
-    return patiently(once, name=word, tries=MANY if "cursor=" in url else 4)
+    return patiently(once, name=word, tries=MANY if "cursor=" in url else FEW)
+
+
+def _endpoint() -> str:
+    """Where the hub is."""
+    try:
+        check(constants.ENDPOINT)
+    except RemoteError as e:
+        raise RemoteError(f"HF_ENDPOINT is {e.problem}", remedy="Set it to an https:// address, or unset it") from e
+    return constants.ENDPOINT
 
 
 def _headers() -> dict[str, str]:
@@ -140,9 +179,10 @@ def _is_data(name: str) -> bool:
     return file.endswith(DATA) and file not in ABOUT
 
 
-def _tag(entry: Entry) -> str:
-    """The content's own hash: SHA-256 of a large file, Git's name for a small one."""
-    return f"sha256:{entry['lfs']['oid']}" if entry.get("lfs") else f"git:{entry['oid']}"
+def _no_hub(word: str) -> RemoteError:
+    return RemoteError(
+        f"{constants.ENDPOINT} does not answer as the Hugging Face hub does ({word})", remedy="Check HF_ENDPOINT"
+    )
 
 
 def _no(repository: Repository, word: str, refused: Refused) -> RemoteError:

@@ -52,6 +52,8 @@ def copy(read: Callable[[int], Iterator[bytes]], path: Path, *, size: int, name:
         while file.tell() < size:
             try:
                 for chunk in read(file.tell()):
+                    if file.tell() + len(chunk) > size:
+                        raise changed(name)
                     file.write(chunk)
                     failures = 0
                     yield len(chunk)
@@ -63,10 +65,13 @@ def copy(read: Callable[[int], Iterator[bytes]], path: Path, *, size: int, name:
                     raise given_up(name, e) from e
                 file.flush()
                 time.sleep(_wait(failures, e))
-        if file.tell() > size:
-            raise changed(name)
         file.flush()
         os.fsync(file.fileno())
+
+
+def is_hash(tag: str) -> bool:
+    """Whether a tag is made of the content, and of nothing else."""
+    return tag.partition(":")[0] in ("sha256", "md5", "git")
 
 
 def is_as_told(path: Path, tag: str) -> bool:

@@ -28,9 +28,9 @@ from stoker.data.sources import SOURCES
 from stoker.data.sources.document import Span
 from stoker.data.stream.journal import At, Entry, Header, Journal, clear_error, index_of
 from stoker.data.stream.reading import StreamSet
-from stoker.data.tokenizer import TOKENIZER_FILE, load_folder, save, to_train_with, train
-from stoker.data.units import Unit
-from stoker.spec.data import Data, TrainTokenizer
+from stoker.data.tokenizer import TOKENIZER_FILE, made_in
+from stoker.data.units import Unit, whole
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 
 LARGEST_UNIT, SMALLEST_UNIT = 8 << 20, 4 << 10  # bytes; between them a unit is about a fourth of a window
@@ -85,7 +85,6 @@ class Maker:
             skip_bad=data.skip_bad,
             end=self.header.end,
             dtype=self.header.dtype,
-            keep=True,
         )
 
     def has(self, tokens: int) -> bool:
@@ -157,17 +156,11 @@ def _lay_out(data: Data, survey: Survey, key: str, folder: Path, progress: Calla
         (folder / name).mkdir(exist_ok=True)
     _clear_parts(folder)
     clear_error(folder)
+    assert survey.tokenizer is not None, "a stream is of text"
+    units = whole([kept_in(file, folder) for file in survey.files])
+    texts = training_text(units, data, min(TRAINING_TEXT, CHARACTERS * data.window), progress, spread=False)
     home = folder / TOKENIZER_FOLDER
-    if not (home / TOKENIZER_FILE).is_file():
-        tokenizer = survey.tokenizer
-        if isinstance(tokenizer, TrainTokenizer):
-            files = [kept_in(file, folder) for file in survey.files]
-            units = [Unit(number=0, parts=[(file, Span(size=file.size))]) for file in files]
-            most = min(TRAINING_TEXT, CHARACTERS * data.window)
-            tokenizer = train(tokenizer.train, training_text(units, data, most, progress, spread=False))
-        assert tokenizer is not None, "a stream is of text"
-        save(to_train_with(tokenizer), home)
-    made = load_folder(home)
+    made = made_in(home, survey.tokenizer, texts)
     header = Header(
         key=key,
         data=data,
@@ -177,7 +170,7 @@ def _lay_out(data: Data, survey: Survey, key: str, folder: Path, progress: Calla
         vocab=made.vocab,
         end=made.end_id,
         tokenizer=hashlib.sha256((home / TOKENIZER_FILE).read_bytes()).hexdigest(),
-        trained=survey.tokenizer.train if isinstance(survey.tokenizer, TrainTokenizer) else None,
+        trained=survey.trained,
     )
     header.write(folder)
 
