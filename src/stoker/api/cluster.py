@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.api.opening import Opened, begin
+from stoker.api.staging import stage
 from stoker.data.prepare import Progress, ignore
 from stoker.kube import Unreachable
 from stoker.launch import secrets
 from stoker.launch.backend import Submission
+from stoker.launch.image.base import Progress as Building
+from stoker.launch.image.build import ensure_image
 from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, place_of
 from stoker.launch.kubernetes import plan as plan_objects
+from stoker.launch.transfer.meter import Progress as Carried
 from stoker.observe.cluster import view
 from stoker.rundir import Exit, PlaceRef, RunDir
 from stoker.spec import contract
@@ -58,13 +62,23 @@ def plan_dry(spec: AnySpec, run: RunDir) -> Planned:
         )
 
 
-def send(planned: Planned, opened: Opened) -> PlaceRef:
-    """The run directory is ready here; afterwards the run is the cluster's."""
+def with_image(spec: AnySpec, progress: Building = lambda *_: None) -> AnySpec:
+    """`on.image` as it is, or, where there is a place to push to, with the user's code and Stoker laid over it."""
+    on = spec.on
+    if on.registry is None or on.image is None:
+        return spec
+    image = ensure_image(spec, base=on.image, repository=on.registry, progress=progress)
+    return spec.model_copy(update={"on": on.model_copy(update={"image": str(image)})})
+
+
+def send(
+    planned: Planned, opened: Opened, spec: AnySpec, progress: Callable[[Carried], None] = lambda _: None
+) -> PlaceRef:
+    """The run directory is ready here; afterwards the run is the cluster's. `spec` is the run's, with its image."""
     assert planned.backend is not None
-    spec = _with_image(opened.spec)
     submission = planned.backend.plan(spec, planned.facts, opened.run.path)
     place = place_of(submission, context=planned.backend.cluster.context)
-    _upload(opened, place)
+    stage(opened.run, place, progress)
     opened.run.forget_seen()
     opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
     planned.backend.submit(submission)
@@ -76,7 +90,7 @@ def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
     planned = plan(spec, RunDir(runs / spec.name))
     opened = begin(spec, runs=runs, progress=progress)
     if not opened.done:
-        send(planned, opened)
+        send(planned, opened, with_image(opened.spec))
 
 
 def stop(run: RunDir) -> bool:
@@ -100,12 +114,3 @@ def ended(run: RunDir) -> bool:
     """Nothing of its job is left."""
     place = run.place_ref()
     return place is None or Kubernetes.at(place).gone(place)
-
-
-def _with_image(spec: AnySpec) -> AnySpec:
-    """`on.image` as it is."""
-    return spec
-
-
-def _upload(opened: Opened, place: PlaceRef) -> None:
-    """Run directory, token set and weights of other models, to the run's volume."""

@@ -68,7 +68,7 @@ def image(args: argparse.Namespace) -> int:
     if not base:
         raise UserError("no base image is named", remedy="Say --base IMAGE, or on.image in the run file")
     with (
-        _progress() as progress,
+        building() as progress,
         build(spec, base=base, platform=args.platform, workspace=args.workspace, progress=progress) as built,
     ):
         return ACTIONS[args.action](args, spec, built, progress)
@@ -171,7 +171,7 @@ def _print(args: argparse.Namespace, built: Built, rows: list[tuple[str, str]], 
 
 
 @contextmanager
-def _progress() -> Iterator[probed.Progress]:
+def building() -> Iterator[probed.Progress]:
     """On stderr: what a verb is asked for goes to stdout alone."""
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:

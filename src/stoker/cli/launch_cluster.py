@@ -8,9 +8,11 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from stoker.api.cluster import Planned, plan, plan_dry, send
+from stoker.api.cluster import Planned, plan, plan_dry, send, with_image
 from stoker.api.opening import OpenedTraining, begin
 from stoker.cli import describe, output
+from stoker.cli.carrying import transferring
+from stoker.cli.image import building
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.progress import preparing
 from stoker.data.prepare import ignore
@@ -38,7 +40,10 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
         if isinstance(opened, OpenedTraining) and not args.json:
             print(output.pairs(describe.goal(opened)), flush=True)
         interrupts.hold()  # from here on there is a run, and its name must be told
-        place = send(planned, opened)
+        with building() as told:
+            ready = with_image(opened.spec, told)
+        with transferring("uploading") as carried:
+            place = send(planned, opened, ready, carried)
         print(_started(run, place, as_json=args.json), flush=True)
         return contract.EXIT_DONE
 

@@ -214,7 +214,10 @@ def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:
     on, name = spec.on, run.name
     _check_name(name)
     if on.image is None:
-        raise UserError("on.image is missing", remedy="Name an image with Python, torch and Stoker: on.image=…")
+        raise UserError(
+            "on.image is missing",
+            remedy="Name one with torch, and where your code over it is pushed: on.image=… on.registry=…",
+        )
     if on.volume is None:
         there = f": there are {', '.join(facts.claims)}" if facts.claims else ""
         raise UserError(

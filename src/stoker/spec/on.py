@@ -80,9 +80,9 @@ class On(Section):
     namespace: DnsLabel | None = None
     """Left out: the context's own."""
     image: Place | None = None
-    """The container image. Left out: one is built of your code and pushed to `registry`."""
+    """The container image: one with Stoker and your code in it; or, with `registry`, the one that these are laid over."""  # noqa: E501
     registry: Place | None = None
-    """Where built images are pushed, such as `registry.example/team`."""
+    """The repository that the run's own image is pushed to, such as `registry.example/team/runs`. Left out: `image` is used as it is."""  # noqa: E501
     volume: DnsName | None = None
     """The volume claim that holds runs, data and models; pods of several nodes need one that many may write."""
     instance: Place | None = None
