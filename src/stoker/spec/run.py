@@ -127,7 +127,7 @@ class Until(Section):
     @model_validator(mode="after")
     def _some_end(self) -> Self:
         if not (self.steps or self.tokens or self.epochs or self.time or self.steps_this_run):
-            raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs or time")
+            raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs, time or steps_this_run")
         return self
 
 
@@ -265,7 +265,8 @@ class RunSpec(Section):
         endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
         if endless and self.optim.horizon is None and self.optim.schedule != "constant":
             raise ValueError(
-                f"optim.schedule {self.optim.schedule} needs to know its end when until has only a time; "
+                f"optim.schedule {self.optim.schedule} needs to know its end, and until has only time or "
+                "steps_this_run, which end a launch; "
                 "set optim.horizon to a number of steps, or optim.schedule: constant"
             )
         return self
@@ -277,7 +278,7 @@ class RunSpec(Section):
                 f"set batch.length to {SHORTEST_PAIR} or more"
             )
         if self.log.attention:
-            raise ValueError("log.attention looks into gpt2 alone; set log.attention to false")
+            raise ValueError(f"log.attention cannot look into a {self.model.family}; set log.attention to false")
 
 
 class ScriptSpec(Section):
