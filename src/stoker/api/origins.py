@@ -3,9 +3,11 @@
 Looked at before anything is made, from config.json, spec.yaml and tokenizers alone: no torch.
 """
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stoker.api.borrow import borrow
 from stoker.data.prepare import is_prepared
 from stoker.data.tokenizer import has_tokenizer, load_folder
 from stoker.observe.runs import find
@@ -24,6 +26,8 @@ class Origin:
     ref: OriginRef
     shape: Model
     tokenizer: Path | None
+    named: bool = True
+    """It was named itself, and no other will do: of a run that was named it is the newest checkpoint."""
 
 
 def settle(spec: RunSpec, *, runs: Path) -> tuple[RunSpec, dict[str, Origin]]:
@@ -72,6 +76,31 @@ def check_tokenizer(origins: dict[str, Origin], tokenizer: Path) -> None:
             )
 
 
+def hold(run: RunDir, origins: dict[str, Origin]) -> dict[str, OriginRef]:
+    """Keep the checkpoints of other runs, which prune them as they go on, for as long as this run is there."""
+    return {name: _hold(origin, run.held(name), key=_key(name)) for name, origin in origins.items()}
+
+
+def _hold(origin: Origin, folder: Path, *, key: str) -> OriginRef:
+    if origin.ref.step is None:  # a folder of transformers: nobody prunes it
+        return origin.ref
+    run, held = run_dir(Path(origin.ref.path)), RunDir(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # of a command that was killed here
+    refused: set[str] = set()
+    while there := [saved for saved in run.saved() if saved.key not in refused]:
+        saved = next((saved for saved in there if saved.key == origin.ref.key), None if origin.named else there[-1])
+        if saved is None:
+            break
+        run.fetch(saved)
+        if borrow(saved, held.checkpoint(saved.step)):
+            held.write_spec(run.spec())
+            return replace(origin.ref, step=saved.step, key=saved.key)
+        if (saved.path / contract.MANIFEST_FILE).exists():
+            raise UserError(f"{key}: the checkpoint {saved.path} is damaged", remedy="Name another one's folder")
+        refused.add(saved.key)
+    raise UserError(f"{key} {origin.ref.path}, step {origin.ref.step}, is gone", remedy="Name another checkpoint")
+
+
 def _key(name: str) -> str:
     return {"init": "init.path", "teacher": "objective.teacher"}[name]
 
@@ -94,13 +123,13 @@ def _open(word: str, runs: Path, *, key: str) -> Origin:
     saved = run.saved()
     if not saved:
         raise UserError(f"{key}: run '{run.name}' has no checkpoint yet", remedy="Wait for its first one")
-    return _of_run(run, saved[-1])
+    return _of_run(run, saved[-1], named=False)
 
 
-def _of_run(run: RunDir, saved: Saved) -> Origin:
+def _of_run(run: RunDir, saved: Saved, *, named: bool) -> Origin:
     ref = OriginRef(path=str(run.path.absolute()), step=saved.step, key=saved.key)
     tokenizer = run.tokenizer.absolute() if has_tokenizer(run.tokenizer) else None
-    return Origin(ref=ref, shape=run.spec().model, tokenizer=tokenizer)
+    return Origin(ref=ref, shape=run.spec().model, tokenizer=tokenizer, named=named)
 
 
 def _of_checkpoint(folder: Path) -> Origin:
@@ -108,7 +137,7 @@ def _of_checkpoint(folder: Path) -> Origin:
     saved = next((saved for saved in run.saved() if saved.path.name == folder.name), None) if run.exists() else None
     if saved is None:
         raise UserError(f"the checkpoint {folder} lies apart from its run", remedy="Put it back, or name the run")
-    return _of_run(run, saved)
+    return _of_run(run, saved, named=True)
 
 
 def _shape(spec: RunSpec, init: Origin) -> Model:

@@ -59,8 +59,7 @@ class Trainer:
         self.tokens = _open(run)
         self.feeder = feeder_of(self.tokens) if me.first else None
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
-        taught = run.origins().get("teacher")
-        teacher = origins.teacher(taught, device.torch) if taught else None
+        teacher = origins.teacher(run, device.torch)
         learnt = model_spec(spec.model.family).objective
         judged = plain(learnt, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
         self.engine = Engine(spec, me, device, judged, teacher=teacher)
@@ -147,8 +146,8 @@ class Trainer:
     def _begin(self) -> None:
         """From the newest good checkpoint, or from nothing."""
         saved = self.checkpoints.load(self.engine.tensors())
-        if saved is None and (begun_with := self.run.origins().get("init")):
-            origins.start(self.engine.model, self.spec, begun_with)
+        if saved is None and self.spec.init.path:
+            origins.start(self.engine.model, self.spec, self.run)
         samples = self.tokens.train.samples(self.spec.batch.length)
         self._resumed: Record | None = saved.manifest["state"] if saved else None
         kept = self._resumed or {}
