@@ -7,15 +7,19 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from stoker.api.borrow import borrow
 from stoker.data.prepare import is_prepared
 from stoker.data.tokenizer import has_tokenizer, load_folder
 from stoker.observe.runs import find
 from stoker.rundir import OriginRef, RunDir, Saved
 from stoker.spec import contract, forms
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
-from stoker.spec.run import RunSpec
+from stoker.spec.problems import explain_problem
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 from stoker.storage.mirror import run_dir
 
 
@@ -44,7 +48,7 @@ def settle(spec: RunSpec, *, runs: Path) -> tuple[RunSpec, dict[str, Origin]]:
     if data.tokenizer is None and not is_prepared(data):
         taken = next((origin.tokenizer for origin in found.values() if origin.tokenizer), None)
         data = data.model_copy(update={"tokenizer": str(taken)}) if taken else data
-    spec = spec.model_copy(update={"model": model, "data": data})
+    spec = _rebuilt(spec, model, data)
     for name, origin in found.items():
         _check(spec, name, origin)
     return spec, found
@@ -59,7 +63,18 @@ def as_begun(spec: RunSpec, old: RunSpec) -> RunSpec:
         model = model.model_copy(update={"vocab": old.model.vocab})
     tokenizer = spec.data.tokenizer or old.data.tokenizer
     data = spec.data.model_copy(update={"tokenizer": tokenizer})
-    return spec.model_copy(update={"model": model, "data": data})
+    return _rebuilt(spec, model, data)
+
+
+def as_asked(spec: AnySpec, *, runs: Path) -> AnySpec:
+    """The spec with what it leaves to other models, before anything is made: what it needs can be told from it."""
+    if isinstance(spec, ScriptSpec) or (spec.init.path is None and spec.objective.teacher is None):
+        return spec
+    run = run_dir(runs / spec.name)
+    if not run.exists():
+        return settle(spec, runs=runs)[0]
+    old = run.any_spec()
+    return spec if isinstance(old, ScriptSpec) else as_begun(spec, old)
 
 
 def check_tokenizer(origins: dict[str, Origin], tokenizer: Path) -> None:
@@ -99,6 +114,15 @@ def _hold(origin: Origin, folder: Path, *, key: str) -> OriginRef:
             raise UserError(f"{key}: the checkpoint {saved.path} is damaged", remedy="Name another one's folder")
         refused.add(saved.key)
     raise UserError(f"{key} {origin.ref.path}, step {origin.ref.step}, is gone", remedy="Name another checkpoint")
+
+
+def _rebuilt(spec: RunSpec, model: Model, data: Data) -> RunSpec:
+    """The sections must agree about the model that it will be, too."""
+    values = spec.model_copy(update={"model": model, "data": data}).model_dump(mode="json", exclude_unset=True)
+    try:
+        return RunSpec.model_validate(values)
+    except ValidationError as e:
+        raise explain_problem(e, {}, Path(spec.init.path) if spec.init.path else None) from e
 
 
 def _key(name: str) -> str:
