@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.api.opening import begin
+from stoker.api.origins import known_vocab, teacher_shape
 from stoker.data.shards import TokenSet
 from stoker.rundir import RunDir
 from stoker.spec import forms
@@ -75,7 +76,24 @@ def test_a_model_too_large_for_the_machine_is_refused_though_only_its_folder_say
 ) -> None:
     huge = {"layers": 80, "heads": 64, "width": 8192, "kv_heads": 8, "hidden": 28672, "context": 4096}
     words = [f"data={tokens}", f"init={folder(family='llama', **huge)}", "batch.length=32", "on.device=cpu"]
-    done = stoker(verb, *LEAST, *words, code=2)
+    done = stoker(verb, *LEAST, *words, "--dry-run", code=2)
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("stoker: training this llama needs at least 1")
     assert not (stoker.folder / "runs").exists()
+
+
+def test_a_named_tokenizer_and_a_teacher_count_before_anything_is_made(
+    tmp_path: Path, tokens: Path, folder: Folder, books: Path
+) -> None:
+    known = TokenSet.open(tokens)
+    teacher = folder(family="llama", context=64, **SMALL)
+    words = [*LEAST, f"data={books}", f"data.tokenizer={tokens / 'tokenizer'}", "batch.length=32"]
+    spec, run = load(None, [*words, f"objective.teacher={teacher}"]).spec, RunDir(tmp_path / "runs" / "new")
+    assert known_vocab(spec.data) == known_vocab(load(None, [*LEAST, f"data={tokens}"]).spec.data) == known.vocab
+    assert known_vocab(load(None, [*LEAST, f"data={books}"]).spec.data) is None
+    shape = teacher_shape(spec, run)
+    assert shape == Model(family="llama", vocab=known.vocab, context=64, **SMALL)
+    begin(spec, runs=tmp_path / "runs")
+    assert teacher_shape(spec, run) == shape
+    shutil.rmtree(teacher)
+    assert teacher_shape(spec, run) is None

@@ -4,14 +4,17 @@ Looked at before anything is made, from config.json, spec.yaml and tokenizers al
 """
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from stoker.api.borrow import borrow
+from stoker.data.pairs import open_plain
 from stoker.data.prepare import is_prepared
 from stoker.data.tokenizer import has_tokenizer, load_folder
+from stoker.data.tokenizer import load as load_tokenizer
 from stoker.observe.runs import find
 from stoker.rundir import OriginRef, RunDir, Saved
 from stoker.spec import contract, forms
@@ -75,6 +78,34 @@ def as_asked(spec: AnySpec, *, runs: Path) -> AnySpec:
         return settle(spec, runs=runs)[0]
     old = run.any_spec()
     return spec if isinstance(old, ScriptSpec) else as_begun(spec, old)
+
+
+def teacher_shape(spec: RunSpec, run: RunDir) -> Model | None:
+    """Of a run that has begun, the teacher that it holds; None too where it is gone, which the run will say."""
+    if spec.objective.teacher is None:
+        return None
+    begun = run_dir(run.path)
+    if not begun.exists():
+        return _open(spec.objective.teacher, run.path.parent, key=_key("teacher")).shape
+    ref = begun.origins().get("teacher")
+    held = RunDir(run.held("teacher"))
+    with suppress(UserError):
+        if held.exists():
+            return held.spec().model
+        if ref:
+            folder = Path(ref.path)
+            return forms.read_shape(folder) if ref.step is None else run_dir(folder).spec().model
+    return None
+
+
+def known_vocab(data: Data) -> int | None:
+    """As large as the tokenizer that is named; None where that cannot be told yet, and where none is."""
+    with suppress(UserError):  # what is wrong with it is told when it is used
+        if is_prepared(data):
+            return open_plain(Path(data.paths[0])).vocab
+        if isinstance(data.tokenizer, str):
+            return load_tokenizer(data.tokenizer).vocab
+    return None
 
 
 def check_tokenizer(origins: dict[str, Origin], tokenizer: Path) -> None:
