@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 COMMON = [
@@ -42,13 +43,13 @@ def main() -> None:
     print(f"mean gain {gain:.4f} nats; the seeds alone spread by {spread(alone):.4f} (taught {spread(taught):.4f})")
 
 
-def gains(runs: Path, *, seeds: int, steps: int) -> tuple[list[float], list[float]]:
-    """Held-out losses of the student alone and taught, a pair a seed."""
+def gains(runs: Path, *, seeds: int, steps: int, how: Sequence[str] = ()) -> tuple[list[float], list[float]]:
+    """Held-out losses of the student alone and taught, a pair a seed; `how` says more of the teaching."""
     alone, taught = [], []
     for seed in range(seeds):
         words = [*STUDENT, f"until.steps={steps}", f"seed={seed}"]
         alone.append(held_out_loss(runs, f"alone-{seed}", words))
-        taught.append(held_out_loss(runs, f"taught-{seed}", [*words, "objective.teacher=teacher"]))
+        taught.append(held_out_loss(runs, f"taught-{seed}", [*words, "objective.teacher=teacher", *how]))
     return alone, taught
 
 

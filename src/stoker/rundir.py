@@ -1,7 +1,7 @@
 """The run directory, read and written in one place.
 
     spec.yaml  data.json  origins.json  tokenizer/  metrics.jsonl  events.jsonl  ledger/  logs/  tb/  checkpoints/
-    exit.json  lock
+    exit.json  lock  .origins/
 
 It is the only thing that supervisor, workers and readers share, so every read here copes with a run that is being
 written, was killed at any moment, or was copied from another machine.
@@ -216,6 +216,10 @@ class RunDir:
 
     def forget_seen(self) -> None:
         (self.path / contract.SEEN_FILE).unlink(missing_ok=True)
+
+    def held(self, name: str) -> Path:
+        """Where the checkpoint of another run is held under that name, in the form of a run."""
+        return self.path / contract.HELD_DIR / name
 
     def add_metrics(self, record: Record) -> None:
         append_line(self.path / contract.METRICS_FILE, record)

@@ -9,8 +9,9 @@ from stoker.launch.command import submission
 from stoker.launch.room import needed
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
+from stoker.spec.model import Model
 from stoker.spec.run import RunSpec
-from stoker.spec.sizes import activation_bytes
+from stoker.spec.sizes import activation_bytes, parameters
 
 GIB = 2**30
 LAPTOP = Facts(cores=2, gpus=(), torch="2.15.0", memory=24 * GIB)
@@ -52,6 +53,23 @@ def test_workers_on_cpus_share_the_memory_and_fewer_may_fit() -> None:
 def test_every_gpu_must_hold_the_whole() -> None:
     assert "a GPU here has 80.0 GiB. The largest preset that fits is llama3.2-3b" in refusal(GPUS, "model=llama3.1-8b")
     assert submission(spec("model=llama3.2-3b"), GPUS, Path("/runs/tale")).workers == 8
+
+
+def test_a_teacher_needs_its_weights_in_every_worker() -> None:
+    asked, teacher = (
+        spec("model=gpt2-small", "data.tokenizer.train=300", "on.workers=8"),
+        Model(family="llama", vocab=300),
+    )
+    alone = needed(asked, asked.model)
+    assert needed(asked, asked.model, teacher) == alone + 4 * parameters(teacher, 300)
+    submission(asked, LAPTOP, Path("/runs/tale"))
+    large = teacher.model_copy(update={"layers": 120, "width": 1536})
+    with pytest.raises(
+        UserError, match=r"this gpt2 beside its teacher needs .* each of 8 workers.* on\.workers=[1-7]:"
+    ):
+        submission(asked, LAPTOP, Path("/runs/tale"), teacher=large)
+    with pytest.raises(UserError, match=r"Take a smaller teacher: its weights alone are \d+"):
+        submission(asked, LAPTOP, Path("/runs/tale"), teacher=large.model_copy(update={"layers": 900}))
 
 
 def test_what_nothing_fits_into_still_has_a_remedy() -> None:

@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,6 +46,42 @@ def test_a_run_that_has_begun_does_not_ask_again_for_what_it_began_with(worker: 
     big.path.rename(big.path.with_name("gone"))
     run = worker(*words, "until.steps=4", shaped=False)
     assert [record["step"] for record in run.metrics()] == [1, 2, 3, 4]
+
+
+def test_a_teacher_that_goes_on_and_prunes_what_was_learnt_from_teaches_on(worker: Worker) -> None:
+    live = ["name=live", "model.layers=4", "checkpoint.keep=1", "checkpoint.best=false"]
+    worker(*live, "until.steps=2")
+    words = ["name=next", "objective.teacher=live"]
+    student = worker(*words, "until.steps=1")
+    teacher = worker(*live, "until.steps=3")
+    assert [saved.step for saved in teacher.saved()] == [3]
+    assert student.origins()["teacher"].step == 2
+    worker(*words, "until.steps=2")
+    shutil.rmtree(teacher.path)
+    worker(*words, "until.steps=3")
+    assert [record["step"] for record in student.metrics()] == [1, 2, 3]
+
+
+def test_weights_to_begin_with_that_are_damaged_are_refused_in_a_line(worker: Worker, big: RunDir) -> None:
+    words = [*UNSHAPED, f"init={big.path}"]
+    file = max(big.checkpoint(2).iterdir(), key=lambda file: file.stat().st_size)
+    whole = file.read_bytes()
+    harmed = bytearray(whole)
+    harmed[len(harmed) // 2] ^= 1
+    file.write_bytes(harmed)
+    with pytest.raises(UserError, match=r"init\.path: the checkpoint .* is damaged"):
+        worker(*words, shaped=False)
+    file.write_bytes(whole)
+    run = worker(*words, shaped=False)
+    for saved in run.saved():  # it has to begin again
+        shutil.rmtree(saved.path)
+    held = run.held("init") / "checkpoints" / "step-000000002" / file.name
+    held.unlink()
+    held.write_bytes(harmed)
+    assert "has changed since it was written" in worker(*words, "until.steps=3", shaped=False, code=2).exit().reason
+    shutil.rmtree(run.held("init"))
+    shutil.rmtree(big.path)
+    assert "step 2, is gone" in worker(*words, "until.steps=3", shaped=False, code=2).exit().reason
 
 
 @pytest.mark.parametrize(("chosen", "layers"), [([], [0, 3]), (["init.layers=[2,1]"], [2, 1])])

@@ -136,3 +136,14 @@ def test_a_trained_model_knows_the_grammar_of_its_text(worker: Callable[..., Run
     assert "perplexity" in shown
     assert "1 questions (last-word)" in shown
     assert "needs one file" in stoker("eval", str(run.path), "--task", "choice", code=2).stderr
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\u0085"])
+def test_a_line_ends_where_the_file_ends_it_and_not_inside_a_text(tmp_path: Path, odd: str) -> None:
+    record = {"context": f"a{odd}b", "choices": ["x", "y"], "answer": 1}
+    file = tmp_path / "questions.jsonl"
+    file.write_bytes(f"{json.dumps(record, ensure_ascii=False)}\r\n\r\n{json.dumps(record)}\n".encode())
+    assert read_choices(file) == [Question(context=f"a{odd}b", choices=[" x", " y"], answer=1)] * 2
+    plain = tmp_path / "passages.txt"
+    plain.write_bytes(f"one{odd}two\fthree four\r\n".encode())
+    assert read_last_words(plain) == [Question(context=f"one{odd}two\fthree", choices=[" four"], answer=0)]

@@ -2,11 +2,11 @@
 
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.api.origins import Origin, as_begun, check_tokenizer, settle
+from stoker.api.origins import Origin, as_begun, check_tokenizer, hold, settle
 from stoker.data.files import covers, is_there
 from stoker.data.mixture import Mixture
 from stoker.data.pairs import AnySet, Pairs, PairSet
@@ -236,9 +236,7 @@ def _another_run(run: RunDir, changes: Changes) -> UserError:
     )
 
 
-def _create(
-    run: RunDir, spec: AnySpec, tokens: AnySet | None = None, origins: Mapping[str, Origin] | None = None
-) -> None:
+def _create(run: RunDir, spec: AnySpec, tokens: AnySet | None = None, origins: dict[str, Origin] | None = None) -> None:
     try:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -251,7 +249,7 @@ def _create(
         if tokens is not None:
             _copy_tokenizer(tokens, run)
         if origins:
-            run.write_origins({name: origin.ref for name, origin in origins.items()})
+            run.write_origins(hold(run, origins))
         run.create(spec, _ref(tokens) if tokens else None)
 
 

@@ -3,17 +3,26 @@
 Looked at before anything is made, from config.json, spec.yaml and tokenizers alone: no torch.
 """
 
-from dataclasses import dataclass
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from stoker.api.borrow import borrow
+from stoker.data.pairs import open_plain
 from stoker.data.prepare import is_prepared
 from stoker.data.tokenizer import has_tokenizer, load_folder
+from stoker.data.tokenizer import load as load_tokenizer
 from stoker.observe.runs import find
 from stoker.rundir import OriginRef, RunDir, Saved
 from stoker.spec import contract, forms
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
-from stoker.spec.run import RunSpec
+from stoker.spec.problems import explain_problem
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 from stoker.storage.mirror import run_dir
 
 
@@ -24,6 +33,8 @@ class Origin:
     ref: OriginRef
     shape: Model
     tokenizer: Path | None
+    named: bool = True
+    """It was named itself, and no other will do: of a run that was named it is the newest checkpoint."""
 
 
 def settle(spec: RunSpec, *, runs: Path) -> tuple[RunSpec, dict[str, Origin]]:
@@ -40,7 +51,7 @@ def settle(spec: RunSpec, *, runs: Path) -> tuple[RunSpec, dict[str, Origin]]:
     if data.tokenizer is None and not is_prepared(data):
         taken = next((origin.tokenizer for origin in found.values() if origin.tokenizer), None)
         data = data.model_copy(update={"tokenizer": str(taken)}) if taken else data
-    spec = spec.model_copy(update={"model": model, "data": data})
+    spec = _rebuilt(spec, model, data)
     for name, origin in found.items():
         _check(spec, name, origin)
     return spec, found
@@ -55,7 +66,46 @@ def as_begun(spec: RunSpec, old: RunSpec) -> RunSpec:
         model = model.model_copy(update={"vocab": old.model.vocab})
     tokenizer = spec.data.tokenizer or old.data.tokenizer
     data = spec.data.model_copy(update={"tokenizer": tokenizer})
-    return spec.model_copy(update={"model": model, "data": data})
+    return _rebuilt(spec, model, data)
+
+
+def as_asked(spec: AnySpec, *, runs: Path) -> AnySpec:
+    """The spec with what it leaves to other models, before anything is made: what it needs can be told from it."""
+    if isinstance(spec, ScriptSpec) or (spec.init.path is None and spec.objective.teacher is None):
+        return spec
+    run = run_dir(runs / spec.name)
+    if not run.exists():
+        return settle(spec, runs=runs)[0]
+    old = run.any_spec()
+    return spec if isinstance(old, ScriptSpec) else as_begun(spec, old)
+
+
+def teacher_shape(spec: RunSpec, run: RunDir) -> Model | None:
+    """Of a run that has begun, the teacher that it holds; None too where it is gone, which the run will say."""
+    if spec.objective.teacher is None:
+        return None
+    begun = run_dir(run.path)
+    if not begun.exists():
+        return _open(spec.objective.teacher, run.path.parent, key=_key("teacher")).shape
+    ref = begun.origins().get("teacher")
+    held = RunDir(run.held("teacher"))
+    with suppress(UserError):
+        if held.exists():
+            return held.spec().model
+        if ref:
+            folder = Path(ref.path)
+            return forms.read_shape(folder) if ref.step is None else run_dir(folder).spec().model
+    return None
+
+
+def known_vocab(data: Data) -> int | None:
+    """As large as the tokenizer that is named; None where that cannot be told yet, and where none is."""
+    with suppress(UserError):  # what is wrong with it is told when it is used
+        if is_prepared(data):
+            return open_plain(Path(data.paths[0])).vocab
+        if isinstance(data.tokenizer, str):
+            return load_tokenizer(data.tokenizer).vocab
+    return None
 
 
 def check_tokenizer(origins: dict[str, Origin], tokenizer: Path) -> None:
@@ -70,6 +120,40 @@ def check_tokenizer(origins: dict[str, Origin], tokenizer: Path) -> None:
                 f"({len(ours)})",
                 remedy=f"Set data.tokenizer to {origin.tokenizer}",
             )
+
+
+def hold(run: RunDir, origins: dict[str, Origin]) -> dict[str, OriginRef]:
+    """Keep the checkpoints of other runs, which prune them as they go on, for as long as this run is there."""
+    return {name: _hold(origin, run.held(name), key=_key(name)) for name, origin in origins.items()}
+
+
+def _hold(origin: Origin, folder: Path, *, key: str) -> OriginRef:
+    if origin.ref.step is None:  # a folder of transformers: nobody prunes it
+        return origin.ref
+    run, held = run_dir(Path(origin.ref.path)), RunDir(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # of a command that was killed here
+    refused: set[str] = set()
+    while there := [saved for saved in run.saved() if saved.key not in refused]:
+        saved = next((saved for saved in there if saved.key == origin.ref.key), None if origin.named else there[-1])
+        if saved is None:
+            break
+        run.fetch(saved)
+        if borrow(saved, held.checkpoint(saved.step)):
+            held.write_spec(run.spec())
+            return replace(origin.ref, step=saved.step, key=saved.key)
+        if (saved.path / contract.MANIFEST_FILE).exists():
+            raise UserError(f"{key}: the checkpoint {saved.path} is damaged", remedy="Name another one's folder")
+        refused.add(saved.key)
+    raise UserError(f"{key} {origin.ref.path}, step {origin.ref.step}, is gone", remedy="Name another checkpoint")
+
+
+def _rebuilt(spec: RunSpec, model: Model, data: Data) -> RunSpec:
+    """The sections must agree about the model that it will be, too."""
+    values = spec.model_copy(update={"model": model, "data": data}).model_dump(mode="json", exclude_unset=True)
+    try:
+        return RunSpec.model_validate(values)
+    except ValidationError as e:
+        raise explain_problem(e, {}, Path(spec.init.path) if spec.init.path else None) from e
 
 
 def _key(name: str) -> str:
@@ -94,13 +178,13 @@ def _open(word: str, runs: Path, *, key: str) -> Origin:
     saved = run.saved()
     if not saved:
         raise UserError(f"{key}: run '{run.name}' has no checkpoint yet", remedy="Wait for its first one")
-    return _of_run(run, saved[-1])
+    return _of_run(run, saved[-1], named=False)
 
 
-def _of_run(run: RunDir, saved: Saved) -> Origin:
+def _of_run(run: RunDir, saved: Saved, *, named: bool) -> Origin:
     ref = OriginRef(path=str(run.path.absolute()), step=saved.step, key=saved.key)
     tokenizer = run.tokenizer.absolute() if has_tokenizer(run.tokenizer) else None
-    return Origin(ref=ref, shape=run.spec().model, tokenizer=tokenizer)
+    return Origin(ref=ref, shape=run.spec().model, tokenizer=tokenizer, named=named)
 
 
 def _of_checkpoint(folder: Path) -> Origin:
@@ -108,7 +192,7 @@ def _of_checkpoint(folder: Path) -> Origin:
     saved = next((saved for saved in run.saved() if saved.path.name == folder.name), None) if run.exists() else None
     if saved is None:
         raise UserError(f"the checkpoint {folder} lies apart from its run", remedy="Put it back, or name the run")
-    return _of_run(run, saved)
+    return _of_run(run, saved, named=True)
 
 
 def _shape(spec: RunSpec, init: Origin) -> Model:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.api.opening import OpenedTraining, begin
+from stoker.api.origins import as_asked
 from stoker.api.run import unique_name
 from stoker.api.running import await_start, ending, plan, start
 from stoker.cli import describe, output
@@ -54,6 +55,7 @@ def launch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def launch(args: argparse.Namespace) -> int:
     spec, runs = _wanted(args)
+    spec = as_asked(spec, runs=runs)
     if args.output and not (args.dry_run and spec.on.kind in ELSEWHERE):
         raise UserError("-o writes Kubernetes objects", remedy="Use it with --dry-run and on.kind=kubernetes")
     if spec.on.kind in ELSEWHERE:

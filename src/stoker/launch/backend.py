@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stoker.rundir import RunDir
+from stoker.spec.model import Model
 from stoker.spec.run import AnySpec
 
 
@@ -56,8 +57,8 @@ class Backend(Protocol):
     def discover(self) -> Facts:
         """Look at the place."""
 
-    def plan(self, spec: AnySpec, facts: Facts, run: Path) -> Submission:
-        """Pure."""
+    def plan(self, spec: AnySpec, facts: Facts, run: Path, *, teacher: Model | None = None) -> Submission:
+        """Pure. `teacher` is the shape of the model that the run learns from."""
 
     def submit(self, submission: Submission, *, detached: bool) -> Running:
         """Start it. Detached it goes on when the submitter is gone."""

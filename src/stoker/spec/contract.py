@@ -28,6 +28,7 @@ SUPERVISOR_LOG: Final = "supervisor.log"
 TENSORBOARD_DIR: Final = "tb"
 CHECKPOINTS_DIR: Final = "checkpoints"
 EXPORT_DIR: Final = "export"
+HELD_DIR: Final = ".origins"  # hidden: checkpoints of other runs are not sent to a store along with this one
 
 CHECKPOINT_GLOB: Final = "step-" + "[0-9]" * 9  # a copy that somebody made beside it is not ours to judge or delete
 

@@ -43,8 +43,11 @@ class Form:
 
 
 def _gpt2_inner(config: Values, _file: Path) -> Values:
-    inner, width = config.get("n_inner"), config.get("n_embd", 768)
-    return {"hidden": None if inner == 4 * width else inner}
+    return _plain_inner(config.get("n_inner"), config.get("n_embd", 768))
+
+
+def _plain_inner(inner: Any, width: Any) -> Values:
+    return {"hidden": None if isinstance(width, int) and inner == 4 * width else inner}
 
 
 ROPE_SCALING = {
@@ -87,8 +90,11 @@ def _llama_fields(config: Values, file: Path) -> Values:
 
 def _llama_turns(config: Values, file: Path) -> Values:
     """From `rope_parameters`, as transformers 5 writes them, or the two keys that were before."""
-    said = config.get("rope_parameters") or {}
-    scaling = said or config.get("rope_scaling") or {}
+    said, scaling = (config.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
+    if not isinstance(said, dict) or not isinstance(scaling, dict):
+        key = "rope_scaling" if isinstance(said, dict) else "rope_parameters"
+        raise UserError(f"{file}: {key} is {json.dumps(config[key])}, and no object of numbers", remedy=RESTORE)
+    scaling = said or scaling
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in ("default", "llama3"):
         raise UserError(
@@ -110,8 +116,7 @@ def _llama_turns(config: Values, file: Path) -> Values:
 
 
 def _bert_inner(config: Values, _file: Path) -> Values:
-    inner, width = config.get("intermediate_size", 3072), config.get("hidden_size", 768)
-    return {"hidden": None if inner == 4 * width else inner}
+    return _plain_inner(config.get("intermediate_size", 3072), config.get("hidden_size", 768))
 
 
 FORMS = {
@@ -261,7 +266,7 @@ def identity(folder: Path) -> str:
 
 def _dropout(form: Form, config: Values, file: Path) -> float:
     rates = [config.get(key, form.dropout) for key in form.dropouts] or [0.0]
-    if len(set(rates)) > 1:
+    if any(rate != rates[0] for rate in rates):
         said = ", ".join(f"{key} {rate}" for key, rate in zip(form.dropouts, rates, strict=True))
         raise UserError(
             f"{file}: the dropouts differ ({said}), and Stoker's models have one",
@@ -286,7 +291,7 @@ def _validated(values: Values, form: Form, file: Path) -> Model:
 def read_json(file: Path) -> Values:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise UserError(f"{file} cannot be read: {e}", remedy=RESTORE) from e
     if not isinstance(found, dict):
         raise UserError(f"{file} is no JSON object", remedy=RESTORE)

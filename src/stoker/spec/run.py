@@ -128,7 +128,7 @@ class Until(Section):
     @model_validator(mode="after")
     def _some_end(self) -> Self:
         if not (self.steps or self.tokens or self.epochs or self.time or self.steps_this_run):
-            raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs or time")
+            raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs, time or steps_this_run")
         return self
 
 
@@ -221,16 +221,8 @@ class RunSpec(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        if self.batch.length > self.model.context:
-            raise ValueError(
-                f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
-                f"set batch.length to {self.model.context} or less"
-            )
-        learnt = "masked" if self.model.masked else "causal"
-        if self.objective.kind not in (None, learnt, "distill"):
-            raise ValueError(
-                f"objective.kind is {self.objective.kind}, and a {self.model.family} learns {learnt}; leave it out"
-            )
+        if self.init.path is None or "model" in self.model_fields_set:
+            self._model_agrees()  # else it is the one there, and nobody has looked yet
         if self.data.stream and self.data.window < self.batch.length:
             raise ValueError(
                 f"data.window {self.data.window} is less than one sequence of batch.length {self.batch.length}; "
@@ -241,6 +233,28 @@ class RunSpec(Section):
                 "until.epochs is not for a mixture, whose parts are gone through at paces of their own; "
                 "set until.steps or until.tokens"
             )
+        if self.until.patience and not (self.eval.every and self.data.validation):
+            raise ValueError("until.patience needs evaluations; set eval.every and data.validation above 0")
+        endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
+        if endless and self.optim.horizon is None and self.optim.schedule != "constant":
+            raise ValueError(
+                f"optim.schedule {self.optim.schedule} needs to know its end, and until has only time or "
+                "steps_this_run, which end a launch; "
+                "set optim.horizon to a number of steps, or optim.schedule: constant"
+            )
+        return self
+
+    def _model_agrees(self) -> None:
+        if self.batch.length > self.model.context:
+            raise ValueError(
+                f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
+                f"set batch.length to {self.model.context} or less"
+            )
+        learnt = "masked" if self.model.masked else "causal"
+        if self.objective.kind not in (None, learnt, "distill"):
+            raise ValueError(
+                f"objective.kind is {self.objective.kind}, and a {self.model.family} learns {learnt}; leave it out"
+            )
         if self.model.masked and (self.data.mix or self.data.stream):
             raise ValueError(
                 f"a {self.model.family} reads sentence pairs, and these are prepared whole; "
@@ -250,15 +264,6 @@ class RunSpec(Section):
             raise ValueError(f"log.attention cannot look into {self.model.family}; set log.attention to false")
         if self.model.masked:
             self._pairs_agree()
-        if self.until.patience and not (self.eval.every and self.data.validation):
-            raise ValueError("until.patience needs evaluations; set eval.every and data.validation above 0")
-        endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
-        if endless and self.optim.horizon is None and self.optim.schedule != "constant":
-            raise ValueError(
-                f"optim.schedule {self.optim.schedule} needs to know its end when until has only a time; "
-                "set optim.horizon to a number of steps, or optim.schedule: constant"
-            )
-        return self
 
     def _pairs_agree(self) -> None:
         if self.batch.length < SHORTEST_PAIR:
@@ -267,7 +272,7 @@ class RunSpec(Section):
                 f"set batch.length to {SHORTEST_PAIR} or more"
             )
         if self.log.attention:
-            raise ValueError("log.attention looks into gpt2 alone; set log.attention to false")
+            raise ValueError(f"log.attention cannot look into a {self.model.family}; set log.attention to false")
 
 
 class ScriptSpec(Section):

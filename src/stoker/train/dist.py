@@ -21,6 +21,8 @@ class Ranks:
     local_rank: int
     world: int
     attempt: int
+    restart: int = 0
+    """How often workers of this launch were started before."""
 
     @property
     def first(self) -> bool:
@@ -34,6 +36,7 @@ def ranks() -> Ranks:
             local_rank=int(os.environ["LOCAL_RANK"]),
             world=int(os.environ["WORLD_SIZE"]),
             attempt=int(os.environ[contract.ENV_ATTEMPT]),
+            restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
         )
     except KeyError as e:
         raise UserError(

@@ -191,7 +191,7 @@ def _passages(file: Path) -> Iterator[tuple[int, str]]:
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")  # splitlines() would cut inside JSON texts, at U+2028 too
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
         raise UserError(f"{file} cannot be read: {reason}", remedy="Name a file of questions") from e

@@ -26,6 +26,7 @@ from stoker.train.dist import Ranks, Word, agree, totals
 from stoker.train.engine import Engine
 from stoker.train.generate import Settings, generate
 from stoker.train.guard import FiniteGuard, Signals
+from stoker.train.launch import launch_of
 from stoker.train.metrics import Meter, TensorBoard
 from stoker.train.models import model_spec
 from stoker.train.objectives import losses, plain
@@ -58,8 +59,7 @@ class Trainer:
         self.tokens = _open(run)
         self.feeder = feeder_of(self.tokens) if me.first else None
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
-        taught = run.origins().get("teacher")
-        teacher = origins.teacher(taught, device.torch) if taught else None
+        teacher = origins.teacher(run, device.torch)
         learnt = model_spec(spec.model.family).objective
         judged = plain(learnt, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
         self.engine = Engine(spec, me, device, judged, teacher=teacher)
@@ -107,13 +107,13 @@ class Trainer:
         return end
 
     def _train(self) -> Exit:
+        self._launch = launch_of(self.run, self.me, self.spec.until, step=self.state.step)
         self._announce()
-        began, self._first = time.monotonic(), self.state.step
         if self.state.step == 0 and self.spec.checkpoint.first:
             self._save()
         while not self._finished():
-            batch = self.batches.get(self.state.step + 1, late=lambda: self._is_late(began))
-            word = agree(self._word(batch, began))
+            batch = self.batches.get(self.state.step + 1, late=self._is_late)
+            word = agree(self._word(batch))
             if word.stop or word.pause or batch is None:
                 return self._pause(word)
             if word.save:
@@ -146,8 +146,8 @@ class Trainer:
     def _begin(self) -> None:
         """From the newest good checkpoint, or from nothing."""
         saved = self.checkpoints.load(self.engine.tensors())
-        if saved is None and (begun_with := self.run.origins().get("init")):
-            origins.start(self.engine.model, self.spec, begun_with)
+        if saved is None and self.spec.init.path:
+            origins.start(self.engine.model, self.spec, self.run)
         samples = self.tokens.train.samples(self.spec.batch.length)
         self._resumed: Record | None = saved.manifest["state"] if saved else None
         kept = self._resumed or {}
@@ -195,6 +195,7 @@ class Trainer:
             "started",
             rank=0,
             attempt=self.me.attempt,
+            step=self.state.step,
             world=self.me.world,
             chip=self.device.chip,
             torch=torch.__version__,
@@ -209,23 +210,23 @@ class Trainer:
 
     # one step
 
-    def _word(self, batch: Batch | None, began: float) -> Word:
+    def _word(self, batch: Batch | None) -> Word:
         counts = self.engine.count(batch) if batch else None
         return Word(
             targets=counts.targets if counts else (0,) * len(self.engine.objective.parts),
             tokens=counts.tokens if counts else 0,
             sequences=batch.live if batch else 0,
             stop=self.signals.asked,
-            pause=batch is None or self._enough() or (self.me.first and self._must_pause(began)),
+            pause=batch is None or self._launch.has_enough(self.state.step) or (self.me.first and self._must_pause()),
             save=self.me.first and self.checkpoints.overdue(),
         )
 
-    def _is_late(self, began: float) -> bool:
+    def _is_late(self) -> bool:
         """Asked while a step's data is not there; True ends the waiting."""
         if self.me.first and not self._told_of_waiting:
             self._told_of_waiting = True
             self.run.add_event("waiting", rank=0, step=self.state.step + 1)
-        return self.signals.asked or self._time_is_up(began) or self.tokens.problem() is not None
+        return self.signals.asked or self._launch.time_is_up() or self.tokens.problem() is not None
 
     def _step(self, batch: Batch, word: Word) -> bool:
         """Train on one batch; True when its evaluation was the best so far."""
@@ -348,8 +349,7 @@ class Trainer:
         problem = self.tokens.problem() or self.batches.problem
         if problem and not word.stop:
             raise problem
-        limit = "until.steps_this_run" if self._enough() else "until.time"
-        reason = "stopped as asked" if word.stop else f"{limit} is reached"
+        reason = "stopped as asked" if word.stop else f"{self._launch.limit(self.state.step)} is reached"
         code = contract.EXIT_SAVED if word.stop else contract.EXIT_DONE
         if self.me.first:
             self.run.add_event("paused", rank=0, step=self.state.step, reason=reason)
@@ -378,16 +378,8 @@ class Trainer:
             return f"all {self.derived.steps} steps are done"
         return f"no better validation loss in {self.state.evaluations_without_gain} evaluations"
 
-    def _enough(self) -> bool:
-        limit = self.spec.until.steps_this_run
-        return limit is not None and self.state.step - self._first >= limit
-
-    def _must_pause(self, began: float) -> bool:
-        return self._time_is_up(began) or self.callbacks.problem is not None
-
-    def _time_is_up(self, began: float) -> bool:
-        limit = self.spec.until.time
-        return limit is not None and time.monotonic() - began >= limit
+    def _must_pause(self) -> bool:
+        return self._launch.time_is_up() or self.callbacks.problem is not None
 
 
 def _open(run: RunDir) -> AnySet:

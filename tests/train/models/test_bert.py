@@ -15,7 +15,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.model import Model
 from stoker.train.load import load_model
 from stoker.train.models import hf
-from stoker.train.models.bert import SPEC, Bert, _packed, plain_attention
+from stoker.train.models.bert import SPEC, Bert, _packed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,19 +95,6 @@ def test_what_a_padded_place_holds_changes_nothing() -> None:
         after = ours.everywhere(tokens.masked_fill(~real, 77), segments.masked_fill(~real, 1), LENGTHS)
     assert torch.equal(before[0][real], after[0][real])
     assert torch.equal(before[1], after[1])
-
-
-def test_plain_attention_is_the_references_forward_and_backward() -> None:
-    chance = torch.Generator().manual_seed(4)
-    ours = [torch.randn(4, 3, 48, 16, generator=chance, requires_grad=True) for _ in range(3)]
-    theirs = [tensor.detach().clone().requires_grad_() for tensor in ours]
-    real = (torch.arange(48) < LENGTHS[:, None])[:, None, None]
-    got = plain_attention(*ours, real, dropout=0.0)
-    wanted = F.scaled_dot_product_attention(*theirs, real)
-    assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-6)
-    got.square().sum().backward()
-    wanted.square().sum().backward()
-    assert all(torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-5) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_packed_rows_begin_where_the_row_before_ends_and_padding_is_rows_of_no_account() -> None:

@@ -39,11 +39,17 @@ def pair(**switches: bool) -> tuple[torch.nn.Module, GPT2LMHeadModel]:
     ],
     ids=["plain", "upcast", "scaled", "both"],
 )
-def test_with_the_references_weights_it_gives_the_references_logits(switches: dict[str, bool]) -> None:
+def test_with_the_references_weights_it_gives_the_references_logits_and_gradients(switches: dict[str, bool]) -> None:
     ours, reference = pair(**switches)
     tokens = torch.randint(SHAPE["vocab"], (3, SHAPE["context"]), generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        assert torch.allclose(ours(tokens), reference(tokens).logits, rtol=1e-5, atol=1e-5)
+    logits, wanted = ours(tokens), reference(tokens).logits
+    assert torch.allclose(logits, wanted, rtol=1e-5, atol=1e-5)
+    goals = tokens.roll(-1, 1).flatten()
+    for found in (logits, wanted):
+        torch.nn.functional.cross_entropy(found.flatten(0, 1), goals).backward()
+    theirs = SPEC.from_hf({name: p.grad for name, p in reference.named_parameters()})
+    for name, p in ours.named_parameters():
+        assert torch.allclose(p.grad, theirs[name], rtol=1e-4, atol=1e-6), name
 
 
 def test_weights_go_to_the_reference_and_back_unchanged() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,9 +111,12 @@ def test_what_is_written_is_read_by_transformers_bit_for_bit(tmp_path: Path, lim
         ({"add_cross_attention": True}, "add_cross_attention is true"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is"),
         ({"attn_pdrop": 0.5}, "the dropouts differ (resid_pdrop 0.1, embd_pdrop 0.1, attn_pdrop 0.5)"),
+        ({"resid_pdrop": [1]}, "the dropouts differ (resid_pdrop [1]"),
+        ({key: [1] for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}, "dropout: "),
         ({"n_head": 7}, "width 60 is not a multiple of heads 7"),
         ({"n_layer": 0}, "n_layer: "),
         ({"n_embd": "wide"}, "n_embd: "),
+        ({"n_embd": {}}, "n_embd: "),
         ({"vocab_size": None}, "vocab_size: "),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -194,6 +198,29 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     index.unlink()
     with pytest.raises(UserError, match="has no weights"):
         load_model(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_a_bin_file_with_any_bytes_damaged_is_refused_in_a_line_or_read(tmp_path: Path, zipped: bool) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    file = tmp_path / "pytorch_model.bin"
+    held = {"wte.weight": torch.randn(10, 4), "h.0.ln_1.weight": torch.randn(4)}
+    torch.save(held, file, _use_new_zipfile_serialization=zipped)
+    whole = file.read_bytes()
+    for _ in range(250):
+        harmed = bytearray(whole[: dice.randrange(1, len(whole))] if dice.random() < 0.3 else whole)
+        for _ in range(dice.randrange(1, 6)):
+            harmed[dice.randrange(len(harmed))] = dice.randrange(256)
+        file.write_bytes(harmed)
+        said = ""
+        try:
+            list(hf.tensors(tmp_path))
+        except UserError as e:
+            said = str(e)
+        assert not said or said.startswith(f"{file} cannot be read as tensors")
+        assert "\n" not in said
 
 
 class Trap:

@@ -121,6 +121,8 @@ def test_every_preset_is_the_model_that_its_config_describes(tmp_path: Path, nam
         ({"rope_parameters": TURNS | {"rope_type": "yarn"}}, 'rope_type is "yarn"'),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}}, 'rope_type is "linear"'),
         ({"rope_parameters": TURNS | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        ({"rope_parameters": None, "rope_scaling": "x"}, 'rope_scaling is "x", and no object'),
+        ({"rope_parameters": ["llama3"]}, 'rope_parameters is ["llama3"], and no object'),
         ({"rope_parameters": TURNS | {"factor": None}}, "rope_scaling: "),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -5,7 +5,6 @@ Rows of different length are either padded, or packed: laid one after another, s
 Shapes: B batch, T time, N tokens of packed rows, H heads, D size of a head, W width, V vocabulary, M masked places.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
@@ -18,9 +17,9 @@ from torch import Tensor, nn
 from stoker.spec.model import Model
 from stoker.spec.sizes import SEGMENTS
 from stoker.train.models import ModelSpec, Weights
+from stoker.train.models.layers import attention
 
 EPSILON = 1e-12
-PLAIN_ON_CPU = 512  # up to this length the whole square of scores is faster in bf16 there, as for GPT-2
 
 
 class Padded(NamedTuple):
@@ -59,21 +58,12 @@ class Block(nn.Module):
             return attend(q, k, v, rows.starts, rows.starts, rows.longest, rows.longest).flatten(-2)
         q_BHTD, k_BHTD, v_BHTD = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
-        if x.device.type == "cpu" and q.dtype != torch.float32 and x.shape[1] <= PLAIN_ON_CPU:
-            y_BHTD = plain_attention(q_BHTD, k_BHTD, v_BHTD, rows.real_B11T, dropout=dropout)
-        else:
-            y_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, rows.real_B11T, dropout_p=dropout)
+        scale = q.shape[-1] ** -0.5
+        y_BHTD = attention(q_BHTD, k_BHTD, v_BHTD, rows.real_B11T, scale=scale, dropout=dropout)
         return y_BHTD.transpose(1, 2).flatten(2)
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
-
-
-def plain_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, real_B11T: Tensor, *, dropout: float) -> Tensor:
-    scale = q_BHTD.shape[-1] ** -0.5
-    scores_BHTT = ((q_BHTD * scale) @ k_BHTD.transpose(2, 3)).float()
-    weights_BHTT = torch.softmax(scores_BHTT.masked_fill(~real_B11T, -math.inf), dim=-1).to(v_BHTD.dtype)
-    return F.dropout(weights_BHTT, dropout, dropout > 0) @ v_BHTD
 
 
 class Bert(nn.Module):

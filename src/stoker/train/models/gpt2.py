@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stoker.spec.model import Model
 from stoker.train.models import ModelSpec, Weights
-from stoker.train.models.layers import LAID_OUT_ANEW, causal_attention, hidden_places, score_extremes, sideways
+from stoker.train.models.layers import LAID_OUT_ANEW, attention, hidden_places, score_extremes, sideways
 
 
 class Attention(nn.Module):
@@ -44,7 +44,7 @@ class Attention(nn.Module):
                     q_BHTD.float(), k_BHTD.float(), v_BHTD.float(), dropout_p=dropout, is_causal=True, scale=self.scale
                 ).to(v_BHTD.dtype)
         else:
-            y_BHTD = causal_attention(q_BHTD, k_BHTD, v_BHTD, scale=self.scale, dropout=dropout)
+            y_BHTD = attention(q_BHTD, k_BHTD, v_BHTD, scale=self.scale, dropout=dropout)
         y_BTW = y_BHTD.transpose(1, 2).flatten(2)
         return F.dropout(self.c_proj(y_BTW), self.dropout, self.training)
 

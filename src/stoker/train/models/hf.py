@@ -6,6 +6,7 @@ Tensors are read and written one file at a time, and what a folder holds must be
 import json
 import math
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -81,6 +82,8 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
             yield from _safetensors(file) if file.suffix == ".safetensors" else _pickled(file)
         except FileNotFoundError as e:
             raise UserError(f"{file} is missing, and the index names it", remedy="Restore it") from e
+        except OSError as e:
+            raise UserError(f"{file} cannot be read: {e.strerror or e}", remedy=RESTORE) from e
         except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as e:
             reason = _broken_tensor(file) or (str(e).splitlines() or [type(e).__name__])[0]
             raise UserError(f"{file} cannot be read as tensors: {reason}", remedy=RESTORE) from e
@@ -171,8 +174,15 @@ def _broken_tensor(file: Path) -> str | None:
 
 
 def _pickled(file: Path) -> Iterator[tuple[str, Tensor]]:
-    held = torch.load(file, map_location="cpu", weights_only=True)
-    if not isinstance(held, dict) or not all(isinstance(tensor, Tensor) for tensor in held.values()):
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of odd pickles: either it can read one or it says so
+            held = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError):
+        raise
+    except Exception as e:  # torch stumbles over whatever the bytes of a damaged file lead it to
+        raise ValueError("it is damaged") from e
+    named = isinstance(held, dict) and all(isinstance(name, str) for name in held)
+    if not named or not all(isinstance(tensor, Tensor) for tensor in held.values()):
         raise ValueError("it holds something else than named tensors")
     yield from held.items()
 

@@ -17,23 +17,39 @@ PLAIN_ON_CPU = 512
 LAID_OUT_ANEW = 1 << 30
 
 
-def causal_attention(q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
-    """Over what came before. Several heads in a row may share one of keys and values."""
+def attention(
+    q_BHTD: Tensor,
+    k_BKTD: Tensor,
+    v_BKTD: Tensor,
+    real_B11T: Tensor | None = None,
+    *,
+    scale: float,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Over the places that hold a token, or, where none are named, over what came before.
+
+    Several heads in a row may share one of keys and values.
+    """
     if _faster_plain(q_BHTD):
-        return plain_attention(q_BHTD, k_BKTD, v_BKTD, scale=scale, dropout=dropout)
-    shared = q_BHTD.shape[1] != k_BKTD.shape[1]
+        return plain_attention(q_BHTD, k_BKTD, v_BKTD, real_B11T, scale=scale, dropout=dropout)
+    shared, causal = q_BHTD.shape[1] != k_BKTD.shape[1], real_B11T is None
     return F.scaled_dot_product_attention(
-        q_BHTD, k_BKTD, v_BKTD, dropout_p=dropout, is_causal=True, scale=scale, enable_gqa=shared
+        q_BHTD, k_BKTD, v_BKTD, real_B11T, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=shared
     )
 
 
-def plain_attention(q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, *, scale: float, dropout: float) -> Tensor:
+def plain_attention(
+    q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, real_B11T: Tensor | None = None, *, scale: float, dropout: float
+) -> Tensor:
     B, H, T, D = q_BHTD.shape
     K = k_BKTD.shape[1]
-    future = torch.ones(T, T, dtype=torch.bool, device=q_BHTD.device).triu(1)
+    if real_B11T is None:
+        hidden = torch.ones(T, T, dtype=torch.bool, device=q_BHTD.device).triu(1)
+    else:
+        hidden = ~real_B11T[:, :, None]
     q_BKND = (q_BHTD * scale).reshape(B, K, H // K * T, D)  # the heads that share keys, below each other
     scores_BKGTT = (q_BKND @ k_BKTD.transpose(2, 3)).float().view(B, K, H // K, T, T)
-    weights_BKGTT = torch.softmax(scores_BKGTT.masked_fill(future, -math.inf), dim=-1).to(v_BKTD.dtype)
+    weights_BKGTT = torch.softmax(scores_BKGTT.masked_fill(hidden, -math.inf), dim=-1).to(v_BKTD.dtype)
     weights_BKNT = F.dropout(weights_BKGTT, dropout, dropout > 0).view(B, K, -1, T)
     return (weights_BKNT @ v_BKTD).view(B, H, T, D)
 

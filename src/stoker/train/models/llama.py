@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from stoker.spec.model import Model, RopeScaling
 from stoker.train.models import ModelSpec, Weights
-from stoker.train.models.layers import LAID_OUT_ANEW, causal_attention, hidden_places, score_extremes, sideways
+from stoker.train.models.layers import LAID_OUT_ANEW, attention, hidden_places, score_extremes, sideways
 
 
 class Norm(nn.Module):
@@ -98,7 +98,7 @@ class Attention(nn.Module):
         return turned(q, turns_T2D).transpose(1, 2), turned(k, turns_T2D).transpose(1, 2), v.transpose(1, 2)
 
     def attend(self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor) -> Tensor:
-        y_BHTD = causal_attention(q_BHTD, k_BKTD, v_BKTD, scale=self.scale)
+        y_BHTD = attention(q_BHTD, k_BKTD, v_BKTD, scale=self.scale)
         out_BTW: Tensor = self.o_proj(y_BHTD.transpose(1, 2).flatten(2))
         return out_BTW
 
