@@ -1,6 +1,7 @@
 """What is learnt of a base image, and how little of it is read for that."""
 
 import json
+import os
 
 import pytest
 
@@ -78,6 +79,12 @@ def test_an_image_that_describes_itself_is_read_no_further_than_that(image, part
     name = image(parts.os, parts.python, {"big": b"x" * 10_000}, {"opt/stoker/base.json": json.dumps(about)})
     found = look(name)
     assert (found.python, found.libc, found.packages) == ("3.12", "glibc 2.41", {"torch": "2.11.0", "pyyaml": "6.0"})
+    one_layer = {"opt/stoker/base.json": json.dumps(about), "usr/bin/python3": b"", "big": os.urandom(30 << 20)}
+    reference = parse(image(one_layer))
+    read = []
+    client = Registry(reference)
+    probe(client, pull(client, reference, "linux/amd64"), [], progress=lambda _what, done, _total: read.append(done))
+    assert read[-1] < 4 << 20
     repository = parse(name).repository
     read = [path for method, path, _ in registry.requests() if method == "GET" and f"{repository}/blobs" in path]
     assert len(read) == 2  # its config and its last layer
