@@ -1,14 +1,18 @@
 """What is learnt of a base image, and how little of it is read for that."""
 
+import gzip
+import hashlib
 import json
+import os
 
 import pytest
+import requests
 
 from stoker.launch.image.base import Base, probe
 from stoker.launch.image.needs import check_torch, needs
-from stoker.launch.image.pull import pull
+from stoker.launch.image.pull import normal_platform, pull
 from stoker.launch.image.reference import parse
-from stoker.launch.image.registry import Registry
+from stoker.launch.image.registry import OCI_INDEX, Registry
 from stoker.spec.errors import UserError
 from stoker.spec.run import ScriptSpec
 
@@ -78,6 +82,12 @@ def test_an_image_that_describes_itself_is_read_no_further_than_that(image, part
     name = image(parts.os, parts.python, {"big": b"x" * 10_000}, {"opt/stoker/base.json": json.dumps(about)})
     found = look(name)
     assert (found.python, found.libc, found.packages) == ("3.12", "glibc 2.41", {"torch": "2.11.0", "pyyaml": "6.0"})
+    one_layer = {"opt/stoker/base.json": json.dumps(about), "usr/bin/python3": b"", "big": os.urandom(30 << 20)}
+    reference = parse(image(one_layer))
+    read = []
+    client = Registry(reference)
+    probe(client, pull(client, reference, "linux/amd64"), [], progress=lambda _what, done, _total: read.append(done))
+    assert read[-1] < 4 << 20
     repository = parse(name).repository
     read = [path for method, path, _ in registry.requests() if method == "GET" and f"{repository}/blobs" in path]
     assert len(read) == 2  # its config and its last layer
@@ -116,10 +126,38 @@ def test_an_image_that_is_not_there_or_for_another_machine_is_refused(image, par
         look(image(parts.os, machine="arm64"))
 
 
-def test_a_layer_that_is_no_tar_is_refused(image, registry) -> None:
-    name = image({"x": "y"})
-    for blob in (registry.log.parent / "blobs").rglob("data"):
-        if blob.read_bytes().startswith(b"\x1f\x8b") and blob.stat().st_size < 200:
-            blob.write_bytes(b"\x1f\x8b" + b"junk" * 20)
+def test_of_an_image_for_many_machines_the_one_that_is_asked_for_is_taken(image, parts, registry) -> None:
+    made = {machine: parse(image(parts.os, machine=machine)) for machine in ("amd64", "arm64")}
+    url = f"http://{registry.name}/v2"
+    accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+    described = []
+    for machine, one in made.items():
+        content = requests.get(f"{url}/{one.repository}/manifests/1", headers=accept, timeout=10).content
+        document = json.loads(content)
+        for blob in (document["config"], *document["layers"]):
+            words = {"mount": blob["digest"], "from": one.repository}
+            requests.post(f"{url}/many/blobs/uploads/", params=words, timeout=10).raise_for_status()
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        kind = {"Content-Type": accept["Accept"]}
+        requests.put(f"{url}/many/manifests/{digest}", data=content, headers=kind, timeout=10).raise_for_status()
+        about = {"mediaType": accept["Accept"], "digest": digest, "size": len(content)}
+        described.append(about | {"platform": {"os": "linux", "architecture": machine}})
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": described}
+    kind = {"Content-Type": OCI_INDEX}
+    requests.put(f"{url}/many/manifests/1", data=json.dumps(index), headers=kind, timeout=10).raise_for_status()
+    many = parse(f"{registry.name}/many:1")
+    assert pull(Registry(many), many, "linux/arm64").config["architecture"] == "arm64"
+    assert pull(Registry(many), many, "linux/amd64").config["architecture"] == "amd64"
+    with pytest.raises(UserError, match=r"is for linux/amd64, linux/arm64, and linux/s390x is asked for"):
+        pull(Registry(many), many, "linux/s390x")
+
+
+@pytest.mark.parametrize("word", ["amd64", "x86_64", "linux/amd64", "linux/x86_64"])
+def test_a_platform_has_one_name(word: str) -> None:
+    assert normal_platform(word) == "linux/amd64"
+
+
+def test_a_layer_that_is_no_tar_is_refused(registry, pushing) -> None:
+    name = pushing(registry, [gzip.compress(b"junk" * 1000)], repository="bases/junk")
     with pytest.raises(UserError, match="no layer that can be read"):
         look(name)

@@ -91,6 +91,17 @@ def test_a_folder_of_data_is_refused_and_named(script: ScriptSpec) -> None:
     assert collect(script).size < 1000
 
 
+def test_a_script_that_only_the_base_has_brings_no_folder() -> None:
+    assert collect(ScriptSpec(script="/fsdp/train.py")).folder is None
+
+
+def test_a_home_folder_does_not_go_into_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(UserError, match="Move it into a folder of its own"):
+        collect(ScriptSpec(script=str(tmp_path / "train.py")))
+
+
 def test_a_models_own_code_comes_with_its_folder_and_without_its_data(mine, tmp_path: Path) -> None:
     name = mine("class Net: ...\n")
     (tmp_path / "books").mkdir()

@@ -57,7 +57,7 @@ def _existing(workspace: Path) -> Path:
 
 def _folder(spec: AnySpec) -> Path | None:
     if isinstance(spec, ScriptSpec):
-        return Path(spec.script).absolute().parent
+        return _home(Path(spec.script).absolute())
     places = {place for key, word in _words(spec) if (place := module_place(word, key)).name not in INSTALLED}
     if len(places) > 1:
         raise UserError(
@@ -65,6 +65,17 @@ def _folder(spec: AnySpec) -> Path | None:
             remedy="Put it into one, or name the folder that holds all of it: --workspace DIR",
         )
     return places.pop() if places else None
+
+
+def _home(script: Path) -> Path | None:
+    if not script.is_file():
+        return None  # the base has it
+    if script.parent in (Path("/"), Path.home()):
+        raise UserError(
+            f"{script} lies beside everything else that is in {script.parent}",
+            remedy="Move it into a folder of its own, with what it imports",
+        )
+    return script.parent
 
 
 def _words(spec: RunSpec) -> Iterator[tuple[str, str]]:

@@ -55,6 +55,8 @@ def read_contents(parts: Iterator[bytes], name: str) -> Contents:
         with tarfile.open(fileobj=cast(Any, Unpacked(parts, name)), mode="r|", bufsize=BLOCK) as tar:
             for member in tar:
                 _look(tar, member, found, packages)
+                if found.description:  # it speaks of all that is here and below
+                    break
     except (tarfile.TarError, zlib.error, EOFError) as e:
         raise UserError(f"{name} is no layer that can be read: {e}", remedy="Push that image again") from e
     found.packages = list(packages)
