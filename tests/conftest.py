@@ -196,7 +196,7 @@ SUPERVISE = """
 import sys
 from stoker.supervise.__main__ import main
 from stoker.supervise.members import Patience
-sys.exit(main(Patience(settle=2, replacement=3, silence=6, head_start=1)))
+sys.exit(main(Patience(settle=1, replacement=2, silence=4, head_start=0.5)))
 """
 
 
@@ -233,6 +233,10 @@ class Nodes:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.run.events() if event["kind"] == kind]
+
+    def story(self) -> str:
+        """For who has to find out what went wrong."""
+        return "\n".join([*map(str, self.run.events()), self.log.read_text()])
 
     def worlds(self) -> list[list[int]]:
         """The nodes of each attempt, in the order of their ranks."""

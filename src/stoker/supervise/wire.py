@@ -60,6 +60,7 @@ class Wire:
         self._listener: socket.socket | None = None
         self._deadline: float | None = None  # set when all has been said
         self._pinged = 0.0
+        self._broken = False
         self._thread = threading.Thread(target=self._talk, daemon=True, name="wire")
 
     def listen(self, address: str, port: int) -> int:
@@ -105,6 +106,8 @@ class Wire:
 
     def news(self) -> list[tuple[int, Message | None]]:
         """What has been said since, in order; first by each his introduction, last that he is gone: None."""
+        if self._broken:
+            raise ConnectionError("nobody talks to the other nodes any more")
         found = []
         with suppress(queue.Empty):
             while True:
@@ -138,26 +141,39 @@ class Wire:
     # in the thread
 
     def _talk(self) -> None:
-        while self._deadline is None or (self._peers and time.monotonic() < self._deadline):
-            for key, _ in self._selector.select(PING / 2):
-                if key.fileobj is self._ear:
-                    self._ear.recv(4096)
-                elif key.fileobj is self._listener:
-                    self._accept()
-                else:
-                    self._hear(key.data)
+        try:
+            awake = time.monotonic()
+            while self._deadline is None or (self._peers and time.monotonic() < self._deadline):
+                for key, _ in self._selector.select(PING / 2):
+                    if key.fileobj is self._ear:
+                        self._ear.recv(4096)
+                    elif key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._hear(key.data)
+                slept, awake = time.monotonic() - awake, time.monotonic()
+                if slept > PING:  # we, or the whole machine: nobody is to blame for that silence
+                    self._excuse(slept)
+                for number in list(self._peers):
+                    self._look_after(number)
+                if time.monotonic() - self._pinged >= PING:
+                    self._pinged = time.monotonic()
             for number in list(self._peers):
-                self._look_after(number)
-            if time.monotonic() - self._pinged >= PING:
-                self._pinged = time.monotonic()
-        for number in list(self._peers):
-            self._forget(number)
+                self._forget(number)
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _excuse(self, seconds: float) -> None:
+        for peer in self._peers.values():
+            peer.heard += seconds
+            peer.since += seconds
 
     def _accept(self) -> None:
         assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except OSError:  # it has hung up already
             return
         if sum(not peer.known for peer in self._peers.values()) >= MOST_STRANGERS:
             connection.close()
@@ -206,10 +222,6 @@ class Wire:
 
     def _look_after(self, number: int) -> None:
         peer = self._peers[number]
-        if self._is_silent(peer):
-            self._hear(number)  # it may be we who have slept: what was said meanwhile counts
-            if number not in self._peers:
-                return
         if peer.known and time.monotonic() - self._pinged >= PING and self._deadline is None:
             with self._lock:
                 peer.outbox += b"\n"
