@@ -18,8 +18,8 @@ BELOW = {  # room -> the rooms it may import
     "supervise": {"spec", "rundir", "storage"},
     "launch": {"spec", "rundir", "kube"},
     "observe": {"spec", "rundir", "storage", "data", "kube", "launch"},
-    "api": {"spec", "rundir", "storage", "data", "train", "launch", "observe"},
-    "cli": {"spec", "rundir", "storage", "data", "train", "launch", "observe", "api"},
+    "api": {"spec", "rundir", "storage", "data", "kube", "train", "launch", "observe"},
+    "cli": {"spec", "rundir", "storage", "data", "kube", "train", "launch", "observe", "api"},
     "__main__": {"cli"},
 }
 ONLY_HERE = {

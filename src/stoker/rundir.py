@@ -203,6 +203,20 @@ class RunDir:
     def write_place(self, place: PlaceRef) -> None:
         write_json(self.path / contract.PLACE_FILE, asdict(place))
 
+    def seen(self) -> Record | None:
+        """What was last read of a run that lives elsewhere, and when."""
+        try:
+            record: Record = json.loads((self.path / contract.SEEN_FILE).read_text())
+        except (OSError, ValueError):
+            return None
+        return record
+
+    def write_seen(self, record: Record) -> None:
+        write_json(self.path / contract.SEEN_FILE, record)
+
+    def forget_seen(self) -> None:
+        (self.path / contract.SEEN_FILE).unlink(missing_ok=True)
+
     def add_metrics(self, record: Record) -> None:
         append_line(self.path / contract.METRICS_FILE, record)
 

@@ -95,7 +95,7 @@ def test_what_is_forbidden_comes_with_the_role_that_would_allow_it() -> None:
     role = yaml.safe_load(error.remedy.partition("\n")[2])
     assert role["kind"] == "Role"
     assert role["metadata"] == {"name": "stoker", "namespace": "team"}
-    assert role["rules"] == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create"]}]
+    assert role["rules"] == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "patch"]}]
 
 
 def test_a_right_that_is_of_no_namespace_needs_a_cluster_role() -> None:

@@ -107,10 +107,11 @@ def test_the_pod_patch_reaches_everything() -> None:
     assert spec["containers"][0]["tty"]
 
 
-def test_a_patch_takes_away_with_null_and_adds_to_lists() -> None:
-    base = {"a": 1, "list": [1, 2], "inside": {"b": 2, "c": 3}}
-    patch = {"a": None, "list": [2, 3], "inside": {"b": {"x": 1}}}
-    assert merged(base, patch) == {"list": [1, 2, 3], "inside": {"b": {"x": 1}, "c": 3}}
+def test_a_patch_takes_away_with_null_adds_to_lists_of_things_and_replaces_words() -> None:
+    base = {"a": 1, "words": ["x", "y"], "things": [{"key": "k"}], "inside": {"b": 2, "c": 3}}
+    patch = {"a": None, "words": ["z"], "things": [{"key": "l"}], "inside": {"b": {"x": 1}}}
+    found = merged(base, patch)
+    assert found == {"words": ["z"], "things": [{"key": "k"}, {"key": "l"}], "inside": {"b": {"x": 1}, "c": 3}}
     assert base["inside"] == {"b": 2, "c": 3}
 
 

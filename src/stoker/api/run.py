@@ -17,7 +17,7 @@ from stoker.data.prepare import Progress, ignore
 from stoker.launch.backend import Running
 from stoker.launch.local import Local
 from stoker.observe.logs import LogView
-from stoker.observe.runs import RunView, find, view
+from stoker.observe.runs import RunView, find, view_anywhere
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import load as loading
 from stoker.spec.on import cluster_name
@@ -27,6 +27,8 @@ from stoker.storage.mirror import place, run_dir
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no l, o, 0, 1: names are read aloud and typed
 LONGEST = 95  # characters of a name that a suffix is put to: a run's name has 100 at most
 KILLED = -9
+ELSEWHERE = {"kubernetes": "stoker.api.cluster"}
+"""What handles runs that do not live here; heavy, so by name."""
 
 
 class Run:
@@ -54,7 +56,7 @@ class Run:
 
     def view(self) -> RunView:
         """State, step, loss, speed, time left: what `stoker status` shows."""
-        return view(self._directory)
+        return view_anywhere(self._directory)
 
     def wait(self, timeout: float | None = None) -> Exit:
         """How it ended, once nobody trains it any more. Raises TimeoutError after `timeout` seconds.
@@ -62,6 +64,10 @@ class Run:
         A run that failed is no exception here: look at `state`, which is done, paused or failed, and at `reason`.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        place = self._directory.place_ref()
+        if place:
+            left: Exit = _elsewhere(place.kind).wait(self._directory, seconds=timeout)
+            return left
         while (code := self._code()) is None:
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"run '{self.name}' has not ended in {timeout} s")
@@ -82,7 +88,8 @@ class Run:
 
     def stop(self) -> bool:
         """Ask it to save and end; `wait()` tells when it has. False when it does not run."""
-        return Local().stop(self._directory)
+        place = self._directory.place_ref()
+        return bool(_elsewhere(place.kind).stop(self._directory)) if place else Local().stop(self._directory)
 
     def _code(self) -> int | None:
         """The exit code once it has ended; a run whose supervisor was killed has no word of its own."""
@@ -133,6 +140,9 @@ def unique_name(spec: AnySpec, runs: Path) -> AnySpec:
 def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Run:
     """Start the run of that name, or go on with it, in the background."""
     directory = RunDir(runs / spec.name)
+    if spec.on.kind in ELSEWHERE:
+        _elsewhere(spec.on.kind).go_on(spec, runs=runs, progress=progress)
+        return Run(directory)
     submission = plan(spec, directory)
     opened = begin(spec, runs=runs, progress=progress)
     if opened.done:
@@ -145,6 +155,10 @@ def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
 def open_run(run: str | Path, *, runs: Path | str = "runs") -> Run:
     """A run by its folder, or by its name under `runs`. Raises UserError when there is none."""
     return Run(find(str(run), place(runs)))
+
+
+def _elsewhere(kind: str) -> Any:
+    return importlib.import_module(ELSEWHERE[kind])
 
 
 def _frame(records: list[Record]) -> Any:

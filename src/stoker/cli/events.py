@@ -1,8 +1,10 @@
 """`stoker events`: what happened to a run, one line each, in words."""
 
 import argparse
+import importlib
 import json
 import time
+from typing import Any
 
 from stoker.cli import output
 from stoker.cli.places import runs_argument
@@ -11,6 +13,7 @@ from stoker.observe.tail import Tail
 from stoker.rundir import Record
 from stoker.spec import contract
 
+ELSEWHERE = "stoker.cli.watch_cluster"  # for runs that do not live here; heavy, so by name
 POLL = 0.2  # seconds between two looks at the run
 HEAD = ("time", "kind", "rank", "host")  # what every event has
 
@@ -24,15 +27,23 @@ def events_arguments(parser: argparse.ArgumentParser) -> None:
 
 def events(args: argparse.Namespace) -> int:
     run = find(args.run, args.runs)
+    if run.place_ref():
+        elsewhere: Any = importlib.import_module(ELSEWHERE)
+        code: int = elsewhere.events(run, follow=args.follow, show=lambda record: _show(record, args))
+        return code
     tail = Tail(run.path / contract.EVENTS_FILE)
     while True:
         live = args.follow and run.holder() is not None  # before reading: all that was written before the end is read
         for record in tail.records():
-            line = json.dumps(record) if args.json else f"{output.moment(record['time'])}  {words(record)}"
-            print(line, flush=args.follow)
+            _show(record, args)
         if not live:
             return contract.EXIT_DONE
         time.sleep(POLL)
+
+
+def _show(record: Record, args: argparse.Namespace) -> None:
+    line = json.dumps(record) if args.json else f"{output.moment(record['time'])}  {words(record)}"
+    print(line, flush=args.follow)
 
 
 def words(record: Record) -> str:
@@ -51,6 +62,9 @@ def _of_the_run(record: Record) -> str | None:
     kind = record["kind"]
     if kind == "note":
         return str(record["text"])
+    if kind == "cluster":
+        often = f" ({record['times']} times)" if record["times"] > 1 else ""
+        return f"{record['object']}: {record['reason']}: {record['text']}{often}"
     if kind == "world":
         workers = record["workers"]
         return f"attempt {record['attempt']} with {workers} worker{'s' * (workers != 1)}"

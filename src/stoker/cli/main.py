@@ -50,7 +50,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("stoker.cli.spec", "JSON Schema of a run file, for editors"),
     },
     "Machine": {
-        "check": ("stoker.cli.check", "what this machine lacks"),
+        "check": ("stoker.cli.check", "what this machine, or a cluster, lacks"),
         "completion": ("stoker.cli.completion", "a script that completes verbs, options and runs in your shell"),
     },
 }

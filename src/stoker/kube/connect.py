@@ -14,6 +14,7 @@ import yaml
 from kr8s._auth import KubeAuth
 
 from stoker.kube.cluster import Cluster
+from stoker.kube.refusals import Unreachable
 from stoker.kube.session import Session
 from stoker.spec.errors import UserError
 
@@ -61,7 +62,7 @@ def _choose(known: Contexts, wanted: str | None) -> str | None:
         return None
     if not known.files:
         where = os.environ.get("KUBECONFIG") or "~/.kube/config"
-        raise UserError(
+        raise Unreachable(
             f"there is no kubeconfig ({where}), so no cluster is known",
             remedy="Name the file with: export KUBECONFIG=FILE, or fetch one, such as with: "
             "aws eks update-kubeconfig --name CLUSTER",

@@ -1,6 +1,7 @@
 """What an API server's refusals mean for a user."""
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -10,7 +11,8 @@ from stoker.kube.kinds import Kind
 from stoker.spec.errors import UserError
 
 NOT_FOUND = 404
-VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+CANNOT = re.compile(r'cannot (\w+) resource "[^"]*" in API group "[^"]*"(?: in the namespace "([^"]*)")?')
+TOGETHER = ("create", "patch")  # to apply an object takes both
 
 
 class Refused(UserError):
@@ -26,7 +28,7 @@ class Forbidden(Refused):
 
 
 class Unreachable(UserError):
-    """Nobody answers."""
+    """No cluster is known, or nobody answers."""
 
 
 class Lost(UserError):
@@ -46,7 +48,9 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
             code=code,
         )
     if code == 403 and "is being terminated" not in message and "exceeded quota" not in message:
-        return forbidden(verb=verb, kind=kind, namespace=namespace, who=who, code=code)
+        named = CANNOT.search(message)
+        namespace = named[2] if named and named[2] else namespace
+        return forbidden(verb=named[1] if named else verb, kind=kind, namespace=namespace, who=who, code=code)
     if code == NOT_FOUND and f'namespaces "{namespace}" not found' in message:
         return Refused(
             f"{who} has no namespace '{namespace}'", remedy=f"Run: kubectl {_flag(who)}create ns {namespace}", code=code
@@ -64,7 +68,8 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
 
 def forbidden(*, verb: str, kind: Kind, namespace: str | None, who: str, code: int = 403) -> Forbidden:
     where = f" in namespace {namespace}" if kind.namespaced and namespace else ""
-    role = role_for([(verb, kind)], namespace=namespace)
+    verbs = TOGETHER if verb in TOGETHER and "/" not in kind.plural else (verb,)
+    role = role_for([(one, kind) for one in verbs], namespace=namespace)
     return Forbidden(
         f"you may not {verb} {kind.plural}{where} of {who}",
         remedy=f"Ask its administrator for this:\n{yaml.safe_dump(role, sort_keys=False)}",

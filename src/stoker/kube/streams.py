@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import httpx
 import httpx_ws
+from wsproto.utilities import LocalProtocolError
 
 from stoker.kube.kinds import Kind
 from stoker.kube.refusals import Lost, Refused, refusal, unreachable
@@ -20,6 +21,8 @@ STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CLOSABLE = "v5.channel.k8s.io"  # the first protocol in which stdin has an end; Kubernetes 1.30
 PLAIN = "v4.channel.k8s.io"
 CHUNK = 64 * 1024
+BROKEN = (httpx_ws.HTTPXWSException, httpx.TransportError, LocalProtocolError, OSError)
+"""What a connection that is gone looks like to whoever reads or writes it."""
 EXEC = Kind("exec", "v1", "pods/exec")
 FORWARD = Kind("port-forward", "v1", "pods/portforward")
 
@@ -52,7 +55,7 @@ def exec(
 
 def _send(ws: httpx_ws.WebSocketSession, stdin: BinaryIO, closable: bool) -> None:
     read = getattr(stdin, "read1", stdin.read)  # what a terminal has typed is sent before the buffer is full
-    with contextlib.suppress(httpx_ws.HTTPXWSException, httpx.TransportError, OSError):  # the command ended before
+    with contextlib.suppress(*BROKEN):  # the command ended before
         while block := read(CHUNK):
             ws.send_bytes(bytes([STDIN]) + block)
         if closable:
@@ -74,7 +77,7 @@ def _receive(
             message = ws.receive_bytes(timeout=None if tty is None else 0.5)
         except queue.Empty:
             continue
-        except (httpx_ws.HTTPXWSException, httpx.TransportError) as e:
+        except BROKEN as e:
             raise Lost(f"the connection to pod {pod} broke off", remedy="Run it again") from e
         channel, block = message[0], message[1:]
         if channel == STATUS:
@@ -113,7 +116,7 @@ def port_forward(session: Session, url: str, pod: str, port: int) -> Iterator[in
     def carry(connection: socket.socket) -> None:
         with (
             connection,
-            contextlib.suppress(Refused, httpx_ws.HTTPXWSException, httpx.TransportError, OSError),
+            contextlib.suppress(Refused, *BROKEN),
             _open(session, url, pod, [("ports", str(port))], FORWARD, (PLAIN,)) as ws,
         ):
             threading.Thread(target=_outwards, args=(ws, connection), daemon=True).start()
@@ -131,7 +134,7 @@ def port_forward(session: Session, url: str, pod: str, port: int) -> Iterator[in
 
 
 def _outwards(ws: httpx_ws.WebSocketSession, connection: socket.socket) -> None:
-    with contextlib.suppress(httpx_ws.HTTPXWSException, httpx.TransportError, OSError):
+    with contextlib.suppress(*BROKEN):
         while block := connection.recv(CHUNK):
             ws.send_bytes(bytes([0]) + block)
     ws.close()
@@ -177,6 +180,10 @@ def _opened(
         ) as ws:
             yield ws
     except httpx_ws.WebSocketUpgradeError as e:
-        raise refusal(e.response, verb="create", kind=kind, name=pod, namespace=None, who=session.who) from e
+        # Its body is lost with the handshake; asked plainly, the server gives the reason once more.
+        plain = session.client.get(url)
+        code = e.response.status_code
+        response = plain if plain.status_code == code else httpx.Response(code, text=f"HTTP {code}, {plain.text}")
+        raise refusal(response, verb="create", kind=kind, name=pod, namespace=None, who=session.who) from e
     except (httpx.ConnectError, httpx.ConnectTimeout) as e:
         raise unreachable(e, server=session.server, who=session.who) from e

@@ -155,7 +155,10 @@ def _affinity(needs: Needs) -> Object | None:
 
 
 def merged(base: Any, patch: Any) -> Any:
-    """`patch` over `base`: mappings by key, lists of named things by name, null takes a key away."""
+    """`patch` over `base`: mappings by key, lists of named things by name, others added; null takes a key away.
+
+    A list of plain words, such as a command, is replaced.
+    """
     if isinstance(base, dict) and isinstance(patch, dict):
         found = dict(base)
         for key, value in patch.items():
@@ -169,8 +172,8 @@ def merged(base: Any, patch: Any) -> Any:
         for one in patch:
             by_name[one["name"]] = merged(by_name[one["name"]], one) if one["name"] in by_name else copy.deepcopy(one)
         return list(by_name.values())
-    if isinstance(base, list) and isinstance(patch, list):
-        return [*base, *(one for one in patch if one not in base)]
+    if isinstance(base, list) and isinstance(patch, list) and all(isinstance(one, dict) for one in patch):
+        return [*base, *copy.deepcopy(patch)]
     return copy.deepcopy(patch)
 
 

@@ -19,6 +19,7 @@ EVENTS_FILE: Final = "events.jsonl"
 EXIT_FILE: Final = "exit.json"
 LOCK_FILE: Final = "lock"
 PLACE_FILE: Final = "place.json"  # of a run that lives in a cluster: where
+SEEN_FILE: Final = "seen.json"  # beside it: what its records last said
 TOKENIZER_DIR: Final = "tokenizer"
 LEDGER_DIR: Final = "ledger"
 LOGS_DIR: Final = "logs"

@@ -1,0 +1,111 @@
+"""A run that lives in a cluster: checked, given its image, uploaded, applied, in that order."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stoker.api.opening import Opened, begin
+from stoker.data.prepare import Progress, ignore
+from stoker.kube import Unreachable
+from stoker.launch import secrets
+from stoker.launch.backend import Submission
+from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, place_of
+from stoker.launch.kubernetes import plan as plan_objects
+from stoker.observe.cluster import view
+from stoker.rundir import Exit, PlaceRef, RunDir
+from stoker.spec import contract
+from stoker.spec.run import AnySpec
+
+POLL = 2.0  # seconds between two looks at a run: each is a request or two
+ENDED: dict[str, tuple[Literal["done", "paused", "failed"], int]] = {
+    "done": ("done", contract.EXIT_DONE),
+    "paused": ("paused", contract.EXIT_SAVED),
+    "failed": ("failed", contract.EXIT_FAILED),
+    "interrupted": ("failed", contract.EXIT_FAILED),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """Nothing has been made."""
+
+    backend: Kubernetes | None
+    """None: no cluster could be looked at."""
+    facts: ClusterFacts
+    submission: Submission
+    warnings: list[str]
+
+
+def plan(spec: AnySpec, run: RunDir) -> Planned:
+    """Raises UserError for all that can be known to fail."""
+    secrets.resolve(spec)
+    backend = Kubernetes.of(spec.on)
+    facts = backend.discover()
+    submission = backend.plan(spec, facts, run.path)
+    return Planned(backend=backend, facts=facts, submission=submission, warnings=backend.check(spec, facts, submission))
+
+
+def plan_dry(spec: AnySpec, run: RunDir) -> Planned:
+    """As `plan`; without a cluster as well, unchecked."""
+    try:
+        return plan(spec, run)
+    except Unreachable as e:
+        warning = f"not checked: {e.problem}"
+        return Planned(
+            backend=None, facts=NO_CLUSTER, submission=plan_objects(spec, NO_CLUSTER, run.path), warnings=[warning]
+        )
+
+
+def send(planned: Planned, opened: Opened) -> PlaceRef:
+    """The run directory is ready here; afterwards the run is the cluster's."""
+    assert planned.backend is not None
+    spec = _with_image(opened.spec)
+    submission = planned.backend.plan(spec, planned.facts, opened.run.path)
+    place = place_of(submission, context=planned.backend.cluster.context)
+    _upload(opened, place)
+    opened.run.forget_seen()
+    opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
+    planned.backend.submit(submission)
+    return place
+
+
+def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> None:
+    """Start the run of that name, or go on with it."""
+    planned = plan(spec, RunDir(runs / spec.name))
+    opened = begin(spec, runs=runs, progress=progress)
+    if not opened.done:
+        send(planned, opened)
+
+
+def stop(run: RunDir) -> bool:
+    """Ask it to save and end. False when it does not run; idempotent."""
+    place = run.place_ref()
+    return place is not None and Kubernetes.at(place).delete(place)
+
+
+def wait(run: RunDir, *, seconds: float | None = None) -> Exit:
+    """How it ended, once its job has. Raises TimeoutError."""
+    end = None if seconds is None else time.monotonic() + seconds
+    while (now := view(run)).state not in ENDED:
+        if end is not None and time.monotonic() > end:
+            raise TimeoutError(f"run '{run.name}' has not ended in {seconds} s")
+        time.sleep(POLL)
+    state, code = ENDED[now.state]
+    return Exit(state=state, code=code, step=now.step, reason=now.reason, remedy=now.remedy)
+
+
+def ended(run: RunDir) -> bool:
+    """Nothing of its job is left."""
+    place = run.place_ref()
+    return place is None or Kubernetes.at(place).gone(place)
+
+
+def _with_image(spec: AnySpec) -> AnySpec:
+    """`on.image` as it is."""
+    return spec
+
+
+def _upload(opened: Opened, place: PlaceRef) -> None:
+    """Run directory, token set and weights of other models, to the run's volume."""
