@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.api.opening import Opened, begin
+from stoker.api.staging import stage
 from stoker.data.prepare import Progress, ignore
 from stoker.kube import Unreachable
 from stoker.launch import secrets
 from stoker.launch.backend import Submission
 from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, place_of
 from stoker.launch.kubernetes import plan as plan_objects
+from stoker.launch.transfer import meter as transfer
 from stoker.observe.cluster import view
 from stoker.rundir import Exit, PlaceRef, RunDir
 from stoker.spec import contract
@@ -58,13 +60,15 @@ def plan_dry(spec: AnySpec, run: RunDir) -> Planned:
         )
 
 
-def send(planned: Planned, opened: Opened) -> PlaceRef:
+def send(
+    planned: Planned, opened: Opened, *, uploaded: Callable[[transfer.Progress], None] = transfer.ignore
+) -> PlaceRef:
     """The run directory is ready here; afterwards the run is the cluster's."""
     assert planned.backend is not None
     spec = _with_image(opened.spec)
     submission = planned.backend.plan(spec, planned.facts, opened.run.path)
     place = place_of(submission, context=planned.backend.cluster.context)
-    _upload(opened, place)
+    stage(opened.run, place, uploaded, cluster=planned.backend.cluster)
     opened.run.forget_seen()
     opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
     planned.backend.submit(submission)
@@ -105,7 +109,3 @@ def ended(run: RunDir) -> bool:
 def _with_image(spec: AnySpec) -> AnySpec:
     """`on.image` as it is."""
     return spec
-
-
-def _upload(opened: Opened, place: PlaceRef) -> None:
-    """Run directory, token set and weights of other models, to the run's volume."""

@@ -11,10 +11,12 @@ from pathlib import Path
 from stoker.api.cluster import Planned, plan, plan_dry, send
 from stoker.api.opening import OpenedTraining, begin
 from stoker.cli import describe, output
+from stoker.cli.carrying import transferring
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.progress import preparing
 from stoker.data.prepare import ignore
 from stoker.launch import manifest
+from stoker.launch.transfer.meter import ignore as unseen
 from stoker.rundir import PlaceRef, Record, RunDir
 from stoker.spec import contract
 from stoker.spec.run import AnySpec
@@ -38,7 +40,8 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
         if isinstance(opened, OpenedTraining) and not args.json:
             print(output.pairs(describe.goal(opened)), flush=True)
         interrupts.hold()  # from here on there is a run, and its name must be told
-        place = send(planned, opened)
+        with nullcontext(unseen) if args.json else transferring("uploading") as uploaded:
+            place = send(planned, opened, uploaded=uploaded)
         print(_started(run, place, as_json=args.json), flush=True)
         return contract.EXIT_DONE
 
