@@ -78,7 +78,7 @@ def send(
     assert planned.backend is not None
     submission = planned.backend.plan(spec, planned.facts, opened.run.path)
     place = place_of(submission, context=planned.backend.cluster.context)
-    stage(opened.run, place, progress)
+    stage(opened.run, place, progress, cluster=planned.backend.cluster)
     opened.run.forget_seen()
     opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
     planned.backend.submit(submission)

@@ -8,6 +8,7 @@ from pathlib import Path
 from stoker.data.mixture import MIX_FILE
 from stoker.data.shards import INDEX_FILE
 from stoker.data.stream.journal import HEADER_FILE
+from stoker.kube import Cluster
 from stoker.launch.remote import Remote
 from stoker.launch.transfer.client import upload
 from stoker.launch.transfer.meter import Progress, ignore
@@ -22,9 +23,11 @@ OTHER_WEIGHTS = (".h5", ".msgpack", ".onnx", ".ot", ".gguf")  # the same weights
 SNAPSHOTS = "snapshots"  # in the hub's cache the files of a model are links into the folder around it
 
 
-def stage(run: RunDir, ref: PlaceRef, progress: Callable[[Progress], None] = ignore) -> Progress:
+def stage(
+    run: RunDir, ref: PlaceRef, progress: Callable[[Progress], None] = ignore, *, cluster: Cluster | None = None
+) -> Progress:
     """Have all of it on the volume. What is there is not sent again; after a cut the same call goes on."""
-    remote = Remote(ref, run.any_spec(), moving=True)
+    remote = Remote(ref, run.any_spec(), cluster=cluster, moving=True)
     try:
         return upload(staged(run), remote, progress)
     finally:

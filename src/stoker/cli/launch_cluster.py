@@ -17,6 +17,7 @@ from stoker.cli.interrupts import Interrupts
 from stoker.cli.progress import preparing
 from stoker.data.prepare import ignore
 from stoker.launch import manifest
+from stoker.launch.transfer.meter import ignore as unseen
 from stoker.rundir import PlaceRef, Record, RunDir
 from stoker.spec import contract
 from stoker.spec.run import AnySpec
@@ -40,12 +41,16 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
         if isinstance(opened, OpenedTraining) and not args.json:
             print(output.pairs(describe.goal(opened)), flush=True)
         interrupts.hold()  # from here on there is a run, and its name must be told
-        with building() as told:
+        with nullcontext(_unseen) if args.json else building() as told:
             ready = with_image(opened.spec, told)
-        with transferring("uploading") as carried:
+        with nullcontext(unseen) if args.json else transferring("uploading") as carried:
             place = send(planned, opened, ready, carried)
         print(_started(run, place, as_json=args.json), flush=True)
         return contract.EXIT_DONE
+
+
+def _unseen(what: str, done: int, total: int) -> None:
+    """Nobody looks."""
 
 
 def _rows(spec: AnySpec, planned: Planned, run: RunDir) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 
-from stoker.launch.remote import Remote, complaint
+from stoker.launch.remote import Remote, check
 from stoker.launch.transfer.frames import Cut
 from stoker.launch.transfer.meter import Meter, Progress
 from stoker.spec.errors import UserError
@@ -51,6 +51,5 @@ def _once(remote: Remote, words: Sequence[str], meter: Meter) -> None:
                 meter.file()
     finally:
         command.close()
-    if command.code:
-        raise complaint(command, "cp")
+    check(command, "cp")
     meter.end()

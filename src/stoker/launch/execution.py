@@ -31,6 +31,7 @@ class Execution:
         self.code: int | None = None
         """What it ended with."""
         self.heard = False
+        self._closed = False
         self._thread = threading.Thread(target=self._run, args=(theirs,), daemon=True)
         self._thread.start()
 
@@ -49,12 +50,9 @@ class Execution:
         self._mine.sendall(data)
 
     def close(self) -> None:
+        self._closed = True
         with suppress(OSError):  # it has ended by itself
             self._mine.shutdown(socket.SHUT_RDWR)
-
-    def no_more(self) -> None:
-        """Its stdin has come to its end."""
-        self._mine.shutdown(socket.SHUT_WR)
 
     def lines(self) -> Iterator[str]:
         """What it prints, until it ends."""
@@ -88,6 +86,8 @@ class Execution:
 
     def _check(self) -> None:
         """Why nothing comes any more."""
+        if self._closed:  # by this end: of a connection that is dead the other may hear much later
+            raise Cut(f"nothing was heard of pod {self.pod}")
         self._thread.join()
         wrong = self._wrong
         if isinstance(wrong, Refused) and NO_PROGRAM in str(wrong):

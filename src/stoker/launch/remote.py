@@ -16,6 +16,7 @@ from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
 from stoker.spec.run import AnySpec
 
 PYTHON = ("python3", "-P")
+KILLED = 128  # and the number of the signal
 FEW = 5  # live pods that are tried before a reader is made
 
 
@@ -76,8 +77,7 @@ class Remote:
             yield from command.lines()
         finally:
             command.close()
-        if command.code:
-            raise complaint(command, verb)
+        check(command, verb)
 
     def pods(self) -> list[str]:
         """Those that see the volume; one is made when there is none."""
@@ -125,7 +125,16 @@ class Remote:
         return reader.reader_pod(self.ref, self._spec, name=name, kind=kind)
 
 
-def complaint(command: Execution, verb: str) -> StokerError:
+def check(command: Execution, verb: str) -> None:
+    """Of a command that has ended. Raises what it complains of, or Cut when it was killed."""
+    if not command.code:
+        return
+    if command.code >= KILLED:
+        raise Cut(f"it was killed in pod {command.pod}, with code {command.code}")
+    raise _complaint(command, verb)
+
+
+def _complaint(command: Execution, verb: str) -> StokerError:
     """The same one line that it would be here."""
     line = last_line(command.stderr).removeprefix("stoker: ")
     if command.code == contract.EXIT_FAILED:
