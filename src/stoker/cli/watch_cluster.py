@@ -18,6 +18,7 @@ from stoker.spec.errors import RunFailed, StokerError
 POLL = 1.0  # seconds between two looks
 AGAIN = 5.0  # seconds between two looks at events: each reads all that the namespace has
 WORD = 10.0  # seconds between two words of a command that waits
+SETTLE = 10.0  # seconds in which a job may go after its pods
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes, then ends its workers
 WIDTH = 70  # characters of why a pod waits; --json has all of it
 MOST = 40  # pods that are shown one by one
@@ -83,6 +84,7 @@ def stop(run: RunDir, *, say: Callable[[str], None], as_json: bool) -> int:
     if stopped:
         say(f"asked run '{run.name}' to save and end …")
         _await_end(run, lambda: backend.ended(place), say)
+        _await_tidy(lambda: backend.state(place) is None)
     now = view(run, backend.cluster)
     if as_json:
         print(json.dumps(asdict(now) | {"stopped": stopped}))
@@ -106,6 +108,13 @@ def _await_end(run: RunDir, ended: Callable[[], bool], say: Callable[[str], None
             said = waited
             say(f"waiting for its pods to save and go ({output.duration(waited)})")
         time.sleep(POLL)
+
+
+def _await_tidy(tidy: Callable[[], bool]) -> None:
+    """A job of a few pods is gone a moment after them; one of thousands is left to the cluster."""
+    end = time.monotonic() + SETTLE
+    while not tidy() and time.monotonic() < end:
+        time.sleep(POLL / 4)
 
 
 def _cells(pod: PodRow) -> tuple[str, ...]:

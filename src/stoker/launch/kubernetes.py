@@ -22,6 +22,7 @@ from stoker.spec.on import LABEL, On, cluster_name
 from stoker.spec.run import AnySpec
 
 HIDDEN = "***"
+ENDED = ("done", "failed")
 POLL = 0.2  # seconds between two looks at an object that goes away
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes
 SUFFIX = re.compile(r"-[a-z0-9]{4}$")
@@ -122,10 +123,14 @@ class Kubernetes:
         return place is not None and self.delete(place)
 
     def delete(self, place: PlaceRef) -> bool:
-        """In the foreground: the job stays until its pods have saved and are gone. Idempotent.
+        """In the foreground: the job stays until its pods have saved and are gone. False when none runs; idempotent.
 
-        Its pods are told all at once: Kubernetes alone would tell a thousand of them over a minute.
+        Its pods are told all at once: Kubernetes alone would tell a thousand of them over a minute. A job that has
+        ended by itself is left for those who want to look at it.
         """
+        state = self.state(place)
+        if state is None or state.state in ENDED:
+            return False
         there = self.cluster.delete(job_kind(place.job).KIND, place.run, foreground=True)
         if there:
             with suppress(Forbidden):
@@ -155,7 +160,7 @@ class Kubernetes:
         if there is None:
             return
         state = job_kind(kind.lower()).state(there).state
-        if state not in ("done", "failed", "stopping"):
+        if state not in (*ENDED, "stopping"):
             raise UserError(
                 f"run '{name}' runs already in namespace {self.cluster.namespace} of {self.cluster.who}",
                 remedy=f"Watch it with: stoker status {name}, or stop it first with: stoker stop {name}",

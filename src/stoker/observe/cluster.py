@@ -72,6 +72,8 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
     about = asdict(_view(run, place, state, records))
     if state and state.state == "waiting" and not about["reason"]:
         about["reason"] = next((f"{row.state}: {row.reason}" for row in pods if row.reason), "")
+    if state and state.state == "failed" and records.state not in FINAL:
+        about["reason"] = _last_words(cluster, pods) or about["reason"]
     about["restarts"] = max(about["restarts"], sum(row.restarts for row in pods))
     return ClusterView(
         **about,
@@ -104,6 +106,18 @@ def own_events(run: RunDir, cluster: Cluster, state: JobState | None) -> list[Re
     ended = state is None or state.state in ("done", "failed")
     lines = _ask(run, _place(run), cluster, "events", "--json", patient=ended)
     return [json.loads(line) for line in lines if line.strip()]
+
+
+def _last_words(cluster: Cluster, pods: list[PodRow]) -> str:
+    """Of the first pod that failed: where no records tell, its log may."""
+    for row in pods:
+        if row.state == "Failed":
+            try:
+                said = list(cluster.logs(row.pod, container=contract.CONTAINER, tail=1))
+            except StokerError:
+                said = []
+            return f"pod {row.pod}: {row.reason}" + (f": {said[-1]}" if said else "")
+    return ""
 
 
 def _row_of(cluster: Cluster, jobs: Jobs, one: tuple[RunDir, PlaceRef]) -> RunRow:
