@@ -28,18 +28,13 @@ class Parts:
     operator: Path
     images: dict[str, Path]
 
-    @property
-    def key(self) -> str:
-        here = sorted(Path(__file__).parent.glob("*.py"))
-        return cache.key(*(str(path) for path in [self.programs, self.operator, *self.images.values()]), *here)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Running:
     """What is known of a lab that is up."""
 
     key: str
-    """Of the parts it was made of."""
+    """Of the files it was made from."""
     keep: bool
     """Whether it stays when nobody uses it."""
     programs: str
@@ -50,13 +45,13 @@ def up(*, keep: bool, lend: Path | None = None) -> None:
     if missing := lacks():
         raise UserError(missing, remedy="Run `make lab` as root on a Debian 12 machine")
     with _locked():
-        parts = build()
-        now = running()
-        if now is None or (now.key != parts.key and (keep or not now.keep)):
+        now, key = running(), cache.key(*_sources())
+        if now is None or (now.key != key and (keep or not now.keep)):
+            parts = build()
             _clear()
             _start(parts)
-            now = Running(key=parts.key, keep=keep, programs=str(parts.programs))
-        elif now.key != parts.key:
+            now = Running(key=key, keep=keep, programs=str(parts.programs))
+        elif now.key != key:
             print("the lab that runs was made by `make lab` from other files: it is used as it is", flush=True)
         _lend(lend)
         READY.write_text(json.dumps(asdict(replace(now, keep=now.keep or keep))))
@@ -88,7 +83,7 @@ def build() -> Parts:
     packages.install()
     with ThreadPoolExecutor() as pool:
         base = pool.submit(images.base)
-        programs, operator, _ = golang.cluster(), golang.operator(), golang.stages()
+        programs, operator, _ = golang.cluster(), golang.operator(), golang.kwok()
         made = {"pause": images.pause(), "bare": images.bare(), "operator": images.operator(), "base": base.result()}
     return Parts(programs=programs, operator=operator, images=made)
 
@@ -113,6 +108,11 @@ def _start(parts: Parts) -> None:
             one.result()
     _wait(kubectl)
     print(f"the lab is up, in {time.monotonic() - began:.1f} s", flush=True)
+
+
+def _sources() -> list[Path]:
+    here = Path(__file__).parent
+    return [here / "go", here / "versions.toml", *sorted(here.glob("*.py"))]
 
 
 def _operator(kubectl: Kubectl, parts: Parts) -> None:

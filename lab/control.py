@@ -29,7 +29,6 @@ COREFILE = """
 
 
 def start(host: Host, programs: Path) -> None:
-    """Comes back when the API server answers; the others follow by themselves."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     host.start(
         "etcd",
@@ -44,6 +43,7 @@ def start(host: Host, programs: Path) -> None:
     )
     start_registry(host)
     api = host.start("kube-apiserver", str(programs / "kube-apiserver"), *_api_flags())
+    _wait(api)  # the others end when they find their roles missing
     host.start("kube-controller-manager", str(programs / "kube-controller-manager"), *_controller_flags())
     host.start(
         "kube-scheduler",
@@ -54,7 +54,6 @@ def start(host: Host, programs: Path) -> None:
         "--bind-address=127.0.0.1",
         "--leader-elect=false",
     )
-    _wait(api)
     start_dns(host, programs)
 
 

@@ -27,7 +27,7 @@ def have(nodes: int) -> None:
     there = sorted(one["metadata"]["name"] for one in kubectl.json("get", "nodes", f"--selector={MARK}=fake")["items"])
     wanted = [_name(number) for number in range(nodes)]
     if nodes and not _processes():
-        _start(kubectl.program.with_name("kwok"))
+        _start(golang.kwok())
     new = [_node(name) for name in wanted if name not in there]
     for first in range(0, len(new), AT_ONCE):
         _create(kubectl, new[first : first + AT_ONCE])
@@ -41,7 +41,7 @@ def have(nodes: int) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
-def _start(program: Path) -> None:
+def _start(built: Path) -> None:
     config = STATE / "kwok.yaml"
     log = STATE / "kwok.pod.log"
     log.write_text(f"{START} stdout F {LINE}\n")
@@ -51,11 +51,11 @@ def _start(program: Path) -> None:
         "metadata": {"name": "all"},
         "spec": {"logs": [{"logsFile": str(log)}]},
     }
-    stages = [file.read_text() for file in sorted(golang.stages().glob("*.yaml"))]
+    stages = [file.read_text() for file in sorted(built.glob("*.yaml"))]
     config.write_text("\n---\n".join([yaml.safe_dump(logs), *stages]))
     host.alive()["control"].start(
         "kwok",
-        str(program),
+        str(built / "kwok"),
         f"--config={config}",
         f"--kubeconfig={pki.kubeconfig('lab')}",
         f"--manage-nodes-with-annotation-selector={MARK}=fake",

@@ -14,7 +14,7 @@ FLAGS = ["-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false"]  # a quart
 
 
 def cluster() -> Path:
-    """A folder with etcd, the servers of Kubernetes, kubectl, dns, kwok and pause."""
+    """A folder with etcd, the servers of Kubernetes, kubectl, dns and pause."""
     return cache.built("cluster", cache.key(SOURCES / "cluster", *FLAGS), _build_cluster)
 
 
@@ -23,16 +23,9 @@ def operator() -> Path:
     return cache.built("operator", cache.key(SOURCES / "operator", *FLAGS), _build_operator)
 
 
-def stages() -> Path:
-    """A folder with what kwok's pods do: become ready, be deleted. They do not end by themselves."""
-    module = "sigs.k8s.io/kwok"
-
-    def build(out: Path) -> None:
-        given = Path(go("list", "-m", "-f", "{{.Dir}}", module, folder=SOURCES / "cluster").strip())
-        for name in ["pod-ready.yaml", "pod-delete.yaml"]:
-            shutil.copyfile(given / "kustomize" / "stage" / "pod" / "fast" / name, out / name)
-
-    return cache.built("stages", versions.read().cluster[module], build)
+def kwok() -> Path:
+    """A folder with kwok, and what its pods do: become ready, be deleted. They do not end by themselves."""
+    return cache.built("kwok", cache.key(SOURCES / "kwok", *FLAGS), _build_kwok)
 
 
 def go(*words: str, folder: Path) -> str:
@@ -43,12 +36,12 @@ def go(*words: str, folder: Path) -> str:
 
 
 def _build_cluster(out: Path) -> None:
-    kubernetes = versions.read().cluster["k8s.io/kubernetes"]
+    kubernetes = versions.read().modules["cluster"]["k8s.io/kubernetes"]
     major, minor, _ = kubernetes.removeprefix("v").split(".")
     stamp = "k8s.io/component-base/version"
     names = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor}
     link = " ".join(["-s -w", *(f"-X {stamp}.{name}={value}" for name, value in names.items())])
-    programs = ["./kube", "./pause", "./dns", "k8s.io/kubernetes/cmd/kubectl", "sigs.k8s.io/kwok/cmd/kwok"]
+    programs = ["./kube", "./pause", "./dns", "k8s.io/kubernetes/cmd/kubectl"]
     etcd = "go.etcd.io/etcd/server/v3"
     go("build", *FLAGS, f"-ldflags={link}", "-o", f"{out}/", *programs, etcd, folder=SOURCES / "cluster")
     (out / "server").rename(out / "etcd")
@@ -57,12 +50,21 @@ def _build_cluster(out: Path) -> None:
 
 
 def _build_operator(out: Path) -> None:
-    [module] = versions.read().operator
+    [module] = versions.read().modules["operator"]
     source = SOURCES / "operator"
     program = f"{module}/cmd/training-operator.v1"
     go("build", *FLAGS, "-ldflags=-s -w", "-o", str(out / "manager"), program, folder=source)
     manifests = Path(go("list", "-m", "-f", "{{.Dir}}", module, folder=source).strip()) / "manifests"
     shutil.copytree(manifests, out / "manifests", copy_function=shutil.copyfile)
+
+
+def _build_kwok(out: Path) -> None:
+    [module] = versions.read().modules["kwok"]
+    source = SOURCES / "kwok"
+    go("build", *FLAGS, "-ldflags=-s -w", "-o", f"{out}/", f"{module}/cmd/kwok", folder=source)
+    stages = Path(go("list", "-m", "-f", "{{.Dir}}", module, folder=source).strip()) / "kustomize/stage/pod/fast"
+    for name in ["pod-ready.yaml", "pod-delete.yaml"]:
+        shutil.copyfile(stages / name, out / name)
 
 
 def _tool() -> str:

@@ -12,7 +12,8 @@ from lab.places import LOGS, NAME, PROVISIONED, STATE, VOLUMES
 
 MARK = "stoker-lab-host"
 OWN = ["/run", "/var/lib", "/var/log"]  # folders in which a node keeps its things under fixed names
-FROZEN = ["/proc/sys/kernel", "/proc/sys/vm"]  # kubelet would set them for the whole machine
+KNOBS = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"]
+KNOBS += ["kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]  # kubelet sets them, and they are the whole machine's
 PATIENCE_S = 60
 
 
@@ -67,9 +68,11 @@ def boot(name: str, pause: Path) -> Host:
         mine.mkdir(parents=True, exist_ok=True)
         host.run("mount", "--bind", str(mine), path)
     host.run("mount", "--bind", str(VOLUMES), str(PROVISIONED))
-    for path in FROZEN:
-        host.run("mount", "--bind", path, path)
-        host.run("mount", "-o", "remount,bind,ro", path)
+    for knob in KNOBS:
+        false = STATE / name / "knobs" / knob
+        false.parent.mkdir(parents=True, exist_ok=True)
+        false.write_text(Path("/proc/sys", knob).read_text())
+        host.run("mount", "--bind", str(false), f"/proc/sys/{knob}")
     return host
 
 

@@ -12,7 +12,7 @@ from lab.places import KUBECONFIG
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kubectl:
     program: Path
-    namespace: str = "default"
+    namespace: str = ""
 
     def __call__(self, *words: str, input: str | None = None, check: bool = True) -> str:
         done = subprocess.run(self.argv(*words), input=input, capture_output=True, text=True)
@@ -21,7 +21,8 @@ class Kubectl:
         return done.stdout
 
     def argv(self, *words: str) -> list[str]:
-        return [str(self.program), f"--kubeconfig={KUBECONFIG}", f"--namespace={self.namespace}", *words]
+        where = [f"--namespace={self.namespace}"] if self.namespace else []
+        return [str(self.program), f"--kubeconfig={KUBECONFIG}", *where, *words]
 
     def json(self, *words: str) -> Any:
         return json.loads(self(*words, "--output=json"))

@@ -21,10 +21,11 @@ def lacks(*, built: bool) -> str | None:
         return "the lab needs Linux on x86_64"
     if sys.version_info[:2] != PYTHON:
         return f"the lab needs Python {PYTHON[0]}.{PYTHON[1]}, as in its base image"
+    if not shutil.which("apt-get"):
+        return "the lab needs Debian"
     if os.geteuid() != 0:
-        return "the lab needs root: it makes namespaces, mounts and cgroups"
-    if not shutil.which("apt-get") and packages.missing():
-        return f"the lab needs Debian, or these programs: {' '.join(packages.missing())}"
+        names = packages.missing()
+        return "the lab needs root" + (f", and the Debian packages {' '.join(names)}" if names else "")
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "true"]
     if subprocess.run(apart, capture_output=True).returncode:
         return "this machine gives no namespaces"

@@ -114,7 +114,6 @@ def _kubelet(name: str) -> dict[str, Any]:
         # A full disk is the tests' own business: nothing is thrown out, no image is collected.
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1Gi", "imagefs.available": "1Gi"},
         "imageGCHighThresholdPercent": 100,
-        "featureGates": {"KubeletInUserNamespace": True},  # it bears that it may not turn the machine's own knobs
     }
 
 

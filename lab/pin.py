@@ -9,19 +9,20 @@ from lab.golang import SOURCES, go
 
 GO = "1.25.0"
 TOOLS = {
-    "cluster": ["k8s.io/kubernetes/cmd/kubectl", "sigs.k8s.io/kwok/cmd/kwok", "go.etcd.io/etcd/server/v3"],
+    "cluster": ["k8s.io/kubernetes/cmd/kubectl", "go.etcd.io/etcd/server/v3"],
+    "kwok": ["sigs.k8s.io/kwok/cmd/kwok"],
     "operator": ["github.com/kubeflow/training-operator/cmd/training-operator.v1"],
 }
 
 
 def pin() -> None:
-    wanted = versions.read()
-    for name, modules in {"cluster": wanted.cluster, "operator": wanted.operator}.items():
+    for name, modules in versions.read().modules.items():
         _write(name, modules)
 
 
 def _write(name: str, modules: dict[str, str]) -> None:
     folder = SOURCES / name
+    folder.mkdir(exist_ok=True)
     lines = [f"module lab/{name}", "", f"go {GO}", ""]
     lines += [f"tool {tool}" for tool in TOOLS[name]] + [""]
     lines += [f"require {module} {version}" for module, version in modules.items()] + [""]

