@@ -89,7 +89,7 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     owned = namespace.kubectl.json("get", "secret", f"{run.name}-env")
     assert owned["metadata"]["ownerReferences"][0]["name"] == run.name
     assert "hunter2" not in shown + (run.path / "place.json").read_text() + (run.path / "spec.yaml").read_text()
-    assert "is asked" not in stoker("stop", run.name)
+    assert "has ended" in stoker("stop", run.name)
     assert namespace.kubectl("get", "pods,jobs", "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
     assert "is not running" in stoker("stop", run.name)
     assert json.loads(stoker("ps", "--json"))[0]["state"] == "interrupted"
@@ -117,9 +117,11 @@ def test_a_pod_that_asks_to_be_started_again_is(job: str, stoker: Stoker) -> Non
 @pytest.mark.parametrize("job", KINDS)
 def test_a_fatal_end_is_not_tried_again(job: str, stoker: Stoker) -> None:
     nodes = "1..2" if job == "pytorchjob" else "1"
-    run = launched(stoker, f"on.job={job}", f"on.nodes={nodes}", playing(ENDS + "sys.exit(3)"))
+    run = launched(stoker, f"on.job={job}", f"on.nodes={nodes}", playing(ENDS + "print('it broke'); sys.exit(3)"))
     now = awaited(stoker, run, lambda now: now["state"] in ("done", "failed"))
     assert now["state"] == "failed"
+    assert "exit code 3: it broke" in now["reason"]
+    assert "is not running (failed)" in stoker("stop", run.name)
     assert sum(pod["restarts"] for pod in now["pods"]) == 0
 
 

@@ -98,7 +98,7 @@ def test_unknown_fields_and_kinds_are_refused_with_the_servers_reason(cluster: C
 def test_commands_and_logs_of_a_pod(cluster: Cluster, pod: Callable[..., str], phase: Callable[..., str]) -> None:
     name = pod("worker", "python3", "-u", "-c", f"print('hello'); {SERVER}")
     phase(name, "Running")
-    assert list(cluster.logs(name)) == ["hello"]
+    assert next(cluster.logs(name, follow=True)) == "hello"
     out, err = io.BytesIO(), io.BytesIO()
     assert cluster.exec(name, ["sh", "-c", "echo out; echo err >&2; exit 7"], stdout=out, stderr=err) == 7
     assert (out.getvalue(), err.getvalue()) == (b"out\n", b"err\n")

@@ -85,14 +85,15 @@ def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
 
 def stop(run: RunDir) -> bool:
     """Ask it to save and end. False when it does not run; idempotent."""
-    place = run.place_ref()
-    return place is not None and Kubernetes.at(place).delete(place)
+    backend, place = reach(run)
+    return backend.delete(place)
 
 
 def wait(run: RunDir, *, seconds: float | None = None) -> Exit:
     """How it ended, once its job has. Raises TimeoutError."""
     end = None if seconds is None else time.monotonic() + seconds
-    while (now := view(run)).state not in ENDED:
+    cluster = reach(run)[0].cluster
+    while (now := view(run, cluster)).state not in ENDED:
         if end is not None and time.monotonic() > end:
             raise TimeoutError(f"run '{run.name}' has not ended in {seconds} s")
         time.sleep(POLL)
@@ -100,10 +101,11 @@ def wait(run: RunDir, *, seconds: float | None = None) -> Exit:
     return Exit(state=state, code=code, step=now.step, reason=now.reason, remedy=now.remedy)
 
 
-def ended(run: RunDir) -> bool:
-    """Nothing of its job is left."""
+def reach(run: RunDir) -> tuple[Kubernetes, PlaceRef]:
+    """Its cluster, connected, and where it is there."""
     place = run.place_ref()
-    return place is None or Kubernetes.at(place).gone(place)
+    assert place is not None, "a run that lives here has no cluster"
+    return Kubernetes.at(place), place
 
 
 def _with_image(spec: AnySpec) -> AnySpec:

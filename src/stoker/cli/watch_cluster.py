@@ -18,7 +18,9 @@ from stoker.spec.errors import RunFailed, StokerError
 POLL = 1.0  # seconds between two looks
 AGAIN = 5.0  # seconds between two looks at events: each reads all that the namespace has
 WORD = 10.0  # seconds between two words of a command that waits
+SETTLE = 10.0  # seconds in which a job may go after its pods
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes, then ends its workers
+WIDTH = 70  # characters of why a pod waits; --json has all of it
 MOST = 40  # pods that are shown one by one
 HEAD = ("NODE", "RANKS", "POD", "STATE", "ON", "RESTARTS", "SINCE", "WHY")
 LIVING = ("running", "waiting", "restarting", "stopping")
@@ -53,19 +55,21 @@ def details(one: ClusterView) -> str:
 
 def events(run: RunDir, *, follow: bool, show: Callable[[Record], None]) -> int:
     """Its own and the cluster's, as one story."""
-    told: set[str] = set()
+    backend, place = api.reach(run)
+    told: set[int] = set()
     warned = False
     while True:
-        live = follow and view(run).state in LIVING
-        news = cluster_events(run)
+        state = backend.state(place)
+        live = follow and state is not None and state.state in LIVING
+        news = cluster_events(run, backend.cluster)
         try:
-            news += own_events(run)
+            news += own_events(run, backend.cluster, state)
         except StokerError as e:
             if not warned:
                 show({"time": time.time(), "kind": "note", "text": f"its own events cannot be read: {e.problem}"})
                 warned = True
         for record in sorted(news, key=lambda one: float(one["time"])):
-            key = json.dumps(record, sort_keys=True)
+            key = hash(json.dumps(record, sort_keys=True))
             if key not in told:
                 told.add(key)
                 show(record)
@@ -75,11 +79,13 @@ def events(run: RunDir, *, follow: bool, show: Callable[[Record], None]) -> int:
 
 
 def stop(run: RunDir, *, say: Callable[[str], None], as_json: bool) -> int:
-    stopped = api.stop(run)
+    backend, place = api.reach(run)
+    stopped = backend.delete(place)
     if stopped:
         say(f"asked run '{run.name}' to save and end …")
-        _await_end(run, say)
-    now = view(run)
+        _await_end(run, lambda: backend.ended(place), say)
+        _await_tidy(lambda: backend.state(place) is None)
+    now = view(run, backend.cluster)
     if as_json:
         print(json.dumps(asdict(now) | {"stopped": stopped}))
     elif stopped:
@@ -89,9 +95,9 @@ def stop(run: RunDir, *, say: Callable[[str], None], as_json: bool) -> int:
     return contract.EXIT_DONE
 
 
-def _await_end(run: RunDir, say: Callable[[str], None]) -> None:
+def _await_end(run: RunDir, ended: Callable[[], bool], say: Callable[[str], None]) -> None:
     began, said = time.monotonic(), 0.0
-    while not api.ended(run):
+    while not ended():
         waited = time.monotonic() - began
         if waited > PATIENCE:
             raise RunFailed(
@@ -104,6 +110,13 @@ def _await_end(run: RunDir, say: Callable[[str], None]) -> None:
         time.sleep(POLL)
 
 
+def _await_tidy(tidy: Callable[[], bool]) -> None:
+    """A job of a few pods is gone a moment after them; one of thousands is left to the cluster."""
+    end = time.monotonic() + SETTLE
+    while not tidy() and time.monotonic() < end:
+        time.sleep(POLL / 4)
+
+
 def _cells(pod: PodRow) -> tuple[str, ...]:
     return (
         "-" if pod.node is None else str(pod.node),
@@ -113,8 +126,12 @@ def _cells(pod: PodRow) -> tuple[str, ...]:
         pod.machine or "-",
         str(pod.restarts),
         f"{output.duration(max(0.0, time.time() - pod.since))}" if pod.since else "-",
-        output.printable(pod.reason),
+        _short(output.printable(pod.reason)),
     )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
 
 
 def _order(pod: PodRow) -> tuple[bool, int, str]:

@@ -15,7 +15,7 @@ from stoker.kube.session import Session
 
 Object = dict[str, Any]
 MANAGER = "stoker"
-PAGE = 500  # objects in one answer: 5,000 pods are read in ten, and never held together
+PAGE = 250  # objects in one answer: 5,000 pods are read in twenty, and never held together
 GONE = 410
 RETRIES = 30  # seconds that a watch waits for a server that is gone
 REVIEW = Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
@@ -231,6 +231,18 @@ class Cluster:
                 return False
             raise
         return True
+
+    def delete_all(self, kind_name: str, *, labels: Mapping[str, str | None], namespace: str | None = None) -> None:
+        """All that have these labels, in one request: they are told at the same moment."""
+        kind, where = self.kind(kind_name), namespace or self.namespace
+        self._session.request(
+            "DELETE",
+            kind.path(where),
+            params=_selectors(labels, None),
+            verb="deletecollection",
+            kind=kind,
+            namespace=where,
+        )
 
     def allowed(self, verb: str, kind_name: str, *, subresource: str = "", namespace: str | None = None) -> bool:
         """Whether you may, as the server says."""

@@ -20,7 +20,7 @@ GIB = 2**30
 RIGHTS = {  # kind -> verbs; of all that Stoker does in a namespace
     "Job": ("get", "list", "create", "patch", "delete"),
     "PyTorchJob": ("get", "list", "create", "patch", "delete"),
-    "Pod": ("get", "list", "watch", "create", "patch", "delete"),
+    "Pod": ("get", "list", "watch", "create", "patch", "delete", "deletecollection"),
     "Service": ("create", "patch", "delete"),
     "Secret": ("create", "patch", "delete"),
     "PersistentVolumeClaim": ("get", "list"),
@@ -165,10 +165,10 @@ def _claim(cluster: Cluster) -> str:
 
 
 def _operator(cluster: Cluster) -> Iterator[Finding]:
-    name = "pytorchjob"
+    name, install = "pytorchjob", f"Run: {pytorchjob.INSTALL}"
     if not cluster.serves("PyTorchJob"):
         found = "no training operator; on.job=job needs none"
-        yield Finding(name=name, ok=False, needed=False, found=found, remedy=f"Run: {pytorchjob.INSTALL}")
+        yield Finding(name=name, ok=False, needed=False, found=found, remedy=install)
         return
     try:
         deployments = list(cluster.list("Deployment", labels=OPERATOR, everywhere=True))
@@ -180,9 +180,7 @@ def _operator(cluster: Cluster) -> Iterator[Finding]:
         where = f"-n {deployments[0]['metadata']['namespace']} " if deployments else ""
         remedy = f"Run: kubectl {_flag(cluster)}{where}rollout status deployment/training-operator"
         found = "its CRD is there, its controller is not ready"
-        yield Finding(
-            name=name, ok=False, needed=False, found=found, remedy=remedy if deployments else pytorchjob.INSTALL
-        )
+        yield Finding(name=name, ok=False, needed=False, found=found, remedy=remedy if deployments else install)
         return
     found = f"training operator in namespace {ready[0]['metadata']['namespace']}"
     yield Finding(name=name, ok=True, needed=False, found=found)

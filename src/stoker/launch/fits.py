@@ -21,6 +21,8 @@ def check_fits(needs: Needs, inventory: Inventory, *, nodes: int) -> list[str]:
     fitting = inventory.fitting(needs)
     if not fitting and inventory.elastic:
         return ["no node that its pods may run on is there now: they wait until one is added"]
+    if not inventory.kinds:
+        raise UserError("the cluster has no nodes", remedy="Add some; kubectl get nodes shows them")
     if not fitting:
         raise UserError(f"no node of the cluster {_who(needs)}", remedy=_mend(needs, inventory))
     holding = [(machine, count) for machine, count in fitting if not _lacks(machine, asked)]

@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from stoker.spec.on import LABEL, On, cluster_name
 from stoker.spec.run import AnySpec
 
 HIDDEN = "***"
+ENDED = ("done", "failed")
 POLL = 0.2  # seconds between two looks at an object that goes away
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes
 SUFFIX = re.compile(r"-[a-z0-9]{4}$")
@@ -121,11 +123,30 @@ class Kubernetes:
         return place is not None and self.delete(place)
 
     def delete(self, place: PlaceRef) -> bool:
-        """In the foreground: the job stays until its pods have saved and are gone. Idempotent."""
-        return self.cluster.delete(job_kind(place.job).KIND, place.run, foreground=True)
+        """In the foreground: the job stays until its pods have saved and are gone. False when none runs; idempotent.
 
-    def gone(self, place: PlaceRef) -> bool:
-        return self.cluster.get(job_kind(place.job).KIND, place.run) is None
+        Its pods are told all at once: Kubernetes alone would tell a thousand of them over a minute. A job that has
+        ended by itself is left for those who want to look at it.
+        """
+        state = self.state(place)
+        if state is None or state.state in ENDED:
+            return False
+        there = self.cluster.delete(job_kind(place.job).KIND, place.run, foreground=True)
+        if there:
+            with suppress(Forbidden):
+                self.cluster.delete_all("Pod", labels={contract.LABEL_RUN: place.run})
+        return there
+
+    def ended(self, place: PlaceRef) -> bool:
+        """No pod of it runs any more; the cluster may still be tidying up."""
+        if self.cluster.get(job_kind(place.job).KIND, place.run) is None:
+            return True
+        ours = {contract.LABEL_RUN: place.run}
+        return not any(
+            pod["spec"].get("nodeName")
+            for phase in ("Running", "Pending")
+            for pod in self.cluster.list("Pod", labels=ours, fields={"status.phase": phase})
+        )
 
     def _filled(self, submission: Submission) -> list[Object]:
         """With the secrets' values, which stand nowhere else."""
@@ -139,7 +160,7 @@ class Kubernetes:
         if there is None:
             return
         state = job_kind(kind.lower()).state(there).state
-        if state not in ("done", "failed", "stopping"):
+        if state not in (*ENDED, "stopping"):
             raise UserError(
                 f"run '{name}' runs already in namespace {self.cluster.namespace} of {self.cluster.who}",
                 remedy=f"Watch it with: stoker status {name}, or stop it first with: stoker stop {name}",

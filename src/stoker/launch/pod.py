@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.launch.command import KEEP_PAGES, SUPERVISOR
 from stoker.launch.needs import Needs
 from stoker.spec import contract
 from stoker.spec.run import AnySpec, ScriptSpec
 
 Object = dict[str, Any]
 NODE = f"$({contract.ENV_NODE})"  # Kubernetes puts the variable's value there
-# glibc gives every large tensor's pages back and faults them in anew, step after step; kept, they are used again.
-KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
 STAYS = {  # a training pod that is moved loses the steps since its last checkpoint, and its peers wait
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
@@ -61,7 +60,7 @@ def command(task: Task, *, node: str = NODE) -> tuple[str, ...]:
     spec, on = task.spec, task.spec.on
     own = ("--", "python3", Path(spec.script).name, *spec.args) if isinstance(spec, ScriptSpec) else ()
     ours = ("--workers", str(task.needs.workers), "--nodes", str(on.nodes), "--node", node, "--echo")
-    words = ("python3", "-P", "-m", "stoker.supervise", task.folder, *ours)
+    words = ("python3", "-P", "-m", SUPERVISOR, task.folder, *ours)
     return (*words, *(word.replace("$(", "$$(") for word in own))
 
 

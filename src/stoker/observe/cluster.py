@@ -59,9 +59,10 @@ def rows(runs: list[RunDir]) -> list[RunRow]:
     return found
 
 
-def view(run: RunDir) -> ClusterView:
+def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
+    """`cluster`: its own, where somebody is connected to it already."""
     place = _place(run)
-    cluster = connect(place.context, place.namespace)
+    cluster = cluster or connect(place.context, place.namespace)
     kind = job_kind(place.job)
     job = cluster.get(kind.KIND, place.run)
     state = kind.state(job) if job else None
@@ -71,6 +72,8 @@ def view(run: RunDir) -> ClusterView:
     about = asdict(_view(run, place, state, records))
     if state and state.state == "waiting" and not about["reason"]:
         about["reason"] = next((f"{row.state}: {row.reason}" for row in pods if row.reason), "")
+    if state and state.state == "failed" and records.state not in FINAL:
+        about["reason"] = _last_words(cluster, pods) or about["reason"]
     about["restarts"] = max(about["restarts"], sum(row.restarts for row in pods))
     return ClusterView(
         **about,
@@ -84,10 +87,9 @@ def view(run: RunDir) -> ClusterView:
     )
 
 
-def events(run: RunDir) -> list[Record]:
+def events(run: RunDir, cluster: Cluster) -> list[Record]:
     """What the cluster has to tell of its objects, in the form of the run's own events."""
     place = _place(run)
-    cluster = connect(place.context, place.namespace)
     found = [
         _event(one)
         for one in cluster.list("Event")
@@ -97,17 +99,25 @@ def events(run: RunDir) -> list[Record]:
     return sorted(found, key=lambda one: float(one["time"]))
 
 
-def own_events(run: RunDir) -> list[Record]:
+def own_events(run: RunDir, cluster: Cluster, state: JobState | None) -> list[Record]:
     """Those that the run has written down itself. Raises StokerError where nobody can read them."""
-    place = _place(run)
-    cluster = connect(place.context, place.namespace)
-    kind = job_kind(place.job)
-    job = cluster.get(kind.KIND, place.run)
-    state = kind.state(job).state if job else "gone"
-    if state == "waiting":
+    if state and state.state == "waiting":
         return []  # nobody has run yet, so nothing is written
-    lines = _ask(run, place, cluster, "events", "--json", patient=state in ("gone", "done", "failed"))
+    ended = state is None or state.state in ("done", "failed")
+    lines = _ask(run, _place(run), cluster, "events", "--json", patient=ended)
     return [json.loads(line) for line in lines if line.strip()]
+
+
+def _last_words(cluster: Cluster, pods: list[PodRow]) -> str:
+    """Of the first pod that failed: where no records tell, its log may."""
+    for row in pods:
+        if row.state == "Failed":
+            try:
+                said = list(cluster.logs(row.pod, container=contract.CONTAINER, tail=1))
+            except StokerError:
+                said = []
+            return f"pod {row.pod}: {row.reason}" + (f": {said[-1]}" if said else "")
+    return ""
 
 
 def _row_of(cluster: Cluster, jobs: Jobs, one: tuple[RunDir, PlaceRef]) -> RunRow:

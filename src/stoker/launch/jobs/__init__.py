@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, cast
 from stoker.launch.pod import Task
 
 Object = dict[str, Any]
+KEPT = 7 * 24 * 3600  # seconds that a job is kept when it has ended, for kubectl's sake; the run's records stay
 KINDS = {"job": "stoker.launch.jobs.job", "pytorchjob": "stoker.launch.jobs.pytorchjob"}
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stoker.launch.jobs import JobState
+from stoker.launch.jobs import KEPT, JobState
 from stoker.launch.pod import Task, template
 from stoker.spec import contract
 
@@ -12,7 +12,6 @@ NEEDS: tuple[str, ...] = ()
 INSTALL = ""
 INDEX = "batch.kubernetes.io/job-completion-index"
 TRIES = 10  # of one node, by signals: memory that ran out, a supervisor killed
-KEPT = 7 * 24 * 3600  # seconds that a job is kept when it has ended, for kubectl's sake; the run's records stay
 
 
 def manifest(task: Task) -> list[Object]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stoker.launch.jobs import JobState
+from stoker.launch.jobs import KEPT, JobState
 from stoker.launch.pod import Task, template
 
 Object = dict[str, Any]
@@ -11,7 +11,6 @@ NEEDS = ("PyTorchJob",)
 MANIFESTS = "github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.3"
 INSTALL = f"kubectl apply --server-side -k '{MANIFESTS}'"
 INDEX = "training.kubeflow.org/replica-index"
-KEPT = 7 * 24 * 3600  # seconds that a job is kept when it has ended, for kubectl's sake; the run's records stay
 
 
 def manifest(task: Task) -> list[Object]:
