@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,18 +9,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import BinaryIO
 
 import httpx
-import httpx_ws
-from wsproto.utilities import LocalProtocolError
 
 from stoker.kube.kinds import Kind
 from stoker.kube.refusals import Lost, Refused, refusal, unreachable
 from stoker.kube.session import Session
+from stoker.kube.websocket import Closed, NoUpgrade, WebSocket, websocket
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CLOSABLE = "v5.channel.k8s.io"  # the first protocol in which stdin has an end; Kubernetes 1.30
 PLAIN = "v4.channel.k8s.io"
 CHUNK = 64 * 1024
-BROKEN = (httpx_ws.HTTPXWSException, httpx.TransportError, LocalProtocolError, OSError)
+BROKEN = (Closed, httpx.TransportError, OSError)
 """What a connection that is gone looks like to whoever reads or writes it."""
 EXEC = Kind("exec", "v1", "pods/exec")
 FORWARD = Kind("port-forward", "v1", "pods/portforward")
@@ -53,7 +51,7 @@ def exec(
         return _receive(ws, pod, {STDOUT: stdout, STDERR: stderr}, tty)
 
 
-def _send(ws: httpx_ws.WebSocketSession, stdin: BinaryIO, closable: bool) -> None:
+def _send(ws: WebSocket, stdin: BinaryIO, closable: bool) -> None:
     read = getattr(stdin, "read1", stdin.read)  # what a terminal has typed is sent before the buffer is full
     with contextlib.suppress(*BROKEN):  # the command ended before
         while block := read(CHUNK):
@@ -63,7 +61,7 @@ def _send(ws: httpx_ws.WebSocketSession, stdin: BinaryIO, closable: bool) -> Non
 
 
 def _receive(
-    ws: httpx_ws.WebSocketSession,
+    ws: WebSocket,
     pod: str,
     outputs: dict[int, BinaryIO | None],
     tty: Callable[[], tuple[int, int]] | None,
@@ -75,7 +73,7 @@ def _receive(
             ws.send_bytes(bytes([RESIZE]) + json.dumps({"Width": size[0], "Height": size[1]}).encode())
         try:
             message = ws.receive_bytes(timeout=None if tty is None else 0.5)
-        except queue.Empty:
+        except TimeoutError:
             continue
         except BROKEN as e:
             raise Lost(f"the connection to pod {pod} broke off", remedy="Run it again") from e
@@ -133,14 +131,14 @@ def port_forward(session: Session, url: str, pod: str, port: int) -> Iterator[in
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _outwards(ws: httpx_ws.WebSocketSession, connection: socket.socket) -> None:
+def _outwards(ws: WebSocket, connection: socket.socket) -> None:
     with contextlib.suppress(*BROKEN):
         while block := connection.recv(CHUNK):
             ws.send_bytes(bytes([0]) + block)
     ws.close()
 
 
-def _inwards(ws: httpx_ws.WebSocketSession, connection: socket.socket) -> None:
+def _inwards(ws: WebSocket, connection: socket.socket) -> None:
     """The first message of each channel is the port that it is of."""
     met: set[int] = set()
     while True:
@@ -161,29 +159,16 @@ def _open(
     params: list[tuple[str, str]],
     kind: Kind,
     protocols: tuple[str, ...],
-) -> AbstractContextManager[httpx_ws.WebSocketSession]:
+) -> AbstractContextManager[WebSocket]:
     return _opened(session, str(httpx.URL(session.server + url, params=params)), pod, kind, protocols)
 
 
 @contextmanager
-def _opened(
-    session: Session, url: str, pod: str, kind: Kind, protocols: tuple[str, ...]
-) -> Iterator[httpx_ws.WebSocketSession]:
-    ws: httpx_ws.WebSocketSession
+def _opened(session: Session, url: str, pod: str, kind: Kind, protocols: tuple[str, ...]) -> Iterator[WebSocket]:
     try:
-        with httpx_ws.connect_ws(
-            url,
-            session.client,
-            subprotocols=list(protocols),
-            max_message_size_bytes=2 * CHUNK,
-            keepalive_ping_interval_seconds=None,  # a pong behind a long upload would come too late
-        ) as ws:
+        with websocket(session.client, url, protocols) as ws:
             yield ws
-    except httpx_ws.WebSocketUpgradeError as e:
-        # Its body is lost with the handshake; asked plainly, the server gives the reason once more.
-        plain = session.client.get(url)
-        code = e.response.status_code
-        response = plain if plain.status_code == code else httpx.Response(code, text=f"HTTP {code}, {plain.text}")
-        raise refusal(response, verb="create", kind=kind, name=pod, namespace=None, who=session.who) from e
+    except NoUpgrade as e:
+        raise refusal(e.response, verb="create", kind=kind, name=pod, namespace=None, who=session.who) from e
     except (httpx.ConnectError, httpx.ConnectTimeout) as e:
         raise unreachable(e, server=session.server, who=session.who) from e
