@@ -2,19 +2,32 @@
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import shutil
-import sysconfig
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lab import addons, cache, cgroups, control, golang, host, image, images, machine, network, node, packages, pki
+from lab import (
+    addons,
+    cache,
+    cgroups,
+    control,
+    golang,
+    host,
+    image,
+    images,
+    lending,
+    machine,
+    network,
+    node,
+    packages,
+    pki,
+)
 from lab.kubectl import Kubectl
-from lab.places import CACHE, IMAGES, KUBECONFIG, LOCK, NODES, PACKAGES, PROVISIONED, READY, STATE, VOLUMES
+from lab.places import CACHE, IMAGES, KUBECONFIG, LOCK, NODES, PROVISIONED, READY, STATE, VOLUMES
 from stoker.spec.errors import UserError
 
 PATIENCE_S = 120
@@ -53,7 +66,8 @@ def up(*, keep: bool, lend: Path | None = None) -> None:
             now = Running(key=key, keep=keep, programs=str(parts.programs))
         elif now.key != key:
             print("the lab that runs was made by `make lab` from other files: it is used as it is", flush=True)
-        _lend(lend)
+        lending.lend(lend)
+        lending.tell()
         READY.write_text(json.dumps(asdict(replace(now, keep=now.keep or keep))))
 
 
@@ -92,7 +106,7 @@ def _start(parts: Parts) -> None:
     began = time.monotonic()
     for folder in [STATE, VOLUMES, PROVISIONED]:
         folder.mkdir(parents=True, exist_ok=True)
-    _lend(None)
+    lending.lend(None)
     pki.make()
     shutil.copy(pki.kubeconfig("admin"), KUBECONFIG)
     hosts = {name: host.boot(name, parts.programs / "pause") for name in ["control", *NODES]}
@@ -135,21 +149,6 @@ def _clear() -> None:
     shutil.rmtree(STATE, ignore_errors=True)
     if host.none() and PROVISIONED.exists():  # another lab may have its own volumes mounted there
         PROVISIONED.rmdir()
-
-
-def _lend(folder: Path | None) -> None:
-    """Containers see these packages from the next one on."""
-    new = PACKAGES.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    new.symlink_to(folder or _site_packages())
-    new.replace(PACKAGES)
-
-
-def _site_packages() -> Path:
-    torch = importlib.util.find_spec("torch")
-    if torch and torch.origin:
-        return Path(torch.origin).parents[1]
-    return Path(sysconfig.get_path("purelib"))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""An image of one layer: written into a folder, pushed from there to the lab's registry."""
+"""Images: written into a folder, pushed from there to the lab's registry."""
 
 import gzip
 import hashlib
@@ -17,24 +17,18 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def write(folder: Path, layer: BinaryIO, **config: Any) -> None:
     """The layer (a tar stream) and its papers. `config` is what a container starts with: Entrypoint, Cmd, User."""
-    plain = _Hashing(layer)
-    with open(folder / "layer", "wb") as file, gzip.GzipFile("", "wb", 1, file, mtime=0) as packed:
-        shutil.copyfileobj(plain, packed, 1 << 20)
-    papers = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Env": [PATH], **config},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{plain.hash.hexdigest()}"]},
-    }
-    (folder / "config").write_text(json.dumps(papers))
-    kind = "application/vnd.oci.image"
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": _part(folder / "config", f"{kind}.config.v1+json"),
-        "layers": [_part(folder / "layer", f"{kind}.layer.v1.tar+gzip")],
-    }
-    (folder / "manifest").write_text(json.dumps(manifest))
+    papers = {"architecture": "amd64", "os": "linux", "config": {"Env": [PATH], **config}}
+    _write_papers(folder, papers | {"rootfs": {"type": "layers", "diff_ids": [_pack(layer, folder / "layer-0")]}})
+
+
+def extend(folder: Path, base: Path, layer: BinaryIO) -> None:
+    """The image in `base` with one layer more."""
+    papers = json.loads((base / "config").read_text())
+    there = papers["rootfs"]["diff_ids"]
+    for number in range(len(there)):
+        (folder / f"layer-{number}").symlink_to(base / f"layer-{number}")
+    there.append(_pack(layer, folder / f"layer-{len(there)}"))
+    _write_papers(folder, papers)
 
 
 def layer(files: Mapping[str, Path | str]) -> BinaryIO:
@@ -62,8 +56,9 @@ def push(folder: Path, name: str) -> None:
     manifest = json.loads((folder / "manifest").read_text())
     connection = http.client.HTTPConnection(registry, timeout=120)
     try:
-        for part, file in [(manifest["layers"][0], "layer"), (manifest["config"], "config")]:
-            _push_blob(connection, repository, part["digest"], folder / file)
+        for number, part in enumerate(manifest["layers"]):
+            _push_blob(connection, repository, part["digest"], folder / f"layer-{number}")
+        _push_blob(connection, repository, manifest["config"]["digest"], folder / "config")
         _ask(
             connection,
             "PUT",
@@ -73,6 +68,23 @@ def push(folder: Path, name: str) -> None:
         )
     finally:
         connection.close()
+
+
+def _pack(layer: BinaryIO, file: Path) -> str:
+    """Its digest before it was packed."""
+    plain = _Hashing(layer)
+    with open(file, "wb") as out, gzip.GzipFile("", "wb", 1, out, mtime=0) as packed:
+        shutil.copyfileobj(plain, packed, 1 << 20)
+    return f"sha256:{plain.hash.hexdigest()}"
+
+
+def _write_papers(folder: Path, papers: dict[str, Any]) -> None:
+    (folder / "config").write_text(json.dumps(papers))
+    kind, number = "application/vnd.oci.image", len(papers["rootfs"]["diff_ids"])
+    layers = [_part(folder / f"layer-{one}", f"{kind}.layer.v1.tar+gzip") for one in range(number)]
+    config = _part(folder / "config", f"{kind}.config.v1+json")
+    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers}
+    (folder / "manifest").write_text(json.dumps(manifest))
 
 
 def _push_blob(connection: http.client.HTTPConnection, repository: str, digest: str, file: Path) -> None:

@@ -12,7 +12,13 @@ from stoker.spec.load import load
 
 HERE = Path(__file__).parent
 EXAMPLES = sorted(path.parent for path in (HERE.parents[1] / "examples").glob("*/run.yaml"))
-COMMON = ("on.kind=kubernetes", "on.image=example/image:1", "on.volume=training", "on.namespace=team")
+COMMON = (
+    "on.kind=kubernetes",
+    "on.image=example/image:1",
+    "on.registry=example/runs",
+    "on.volume=training",
+    "on.namespace=team",
+)
 OWN = {  # what makes one differ from the next: each key is seen in some manifest
     "00-demo": ("on.nodes=2", "on.workers=2"),
     "01-own-text": ("on.nodes=1..3", "on.workers=1", "on.cpu=1.5", "on.memory=3GiB", "secrets=[HF_TOKEN]"),

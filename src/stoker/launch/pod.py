@@ -58,7 +58,7 @@ class Task:
 
 def command(task: Task, *, node: str = NODE) -> tuple[str, ...]:
     spec, on = task.spec, task.spec.on
-    own = ("--", "python3", Path(spec.script).name, *spec.args) if isinstance(spec, ScriptSpec) else ()
+    own = ("--", "python3", _script(spec), *spec.args) if isinstance(spec, ScriptSpec) else ()
     ours = ("--workers", str(task.needs.workers), "--nodes", str(on.nodes), "--node", node, "--echo")
     words = ("python3", "-P", "-m", SUPERVISOR, task.folder, *ours)
     return (*words, *(word.replace("$(", "$$(") for word in own))
@@ -94,6 +94,11 @@ def secret(task: Task, values: dict[str, str]) -> Object:
     """What the workers get in their environment and nobody is shown."""
     head = {"apiVersion": "v1", "kind": "Secret", "metadata": task.metadata | {"name": task.secret}}
     return head | {"type": "Opaque", "stringData": values}
+
+
+def _script(spec: ScriptSpec) -> str:
+    """Where it lies in the image: one that is built for the run has the script's folder, another has what it says."""
+    return f"{contract.WORKDIR}/{Path(spec.script).name}" if spec.on.registry else spec.script
 
 
 def _container(task: Task, node: Object | None, argument: str) -> Object:

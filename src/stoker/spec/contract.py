@@ -49,6 +49,7 @@ ENV_K8S_NODE: Final = "STOKER_K8S_NODE"
 # Kubernetes.
 NODES_PORT: Final = 29400  # supervisors of a run talk to each other here
 CONTAINER: Final = "pytorch"  # a PyTorchJob asks for this name
+WORKDIR: Final = "/app"  # the user's code, in an image that was built for a run
 MOUNT: Final = "/stoker"  # the run's volume, in every pod
 VOLUME_RUNS: Final = "runs"  # below it
 VOLUME_DATA: Final = "data"

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from stoker.launch.image.ignore import Ignore, literal
 from stoker.launch.image.layer import Entry
+from stoker.spec import contract
 from stoker.spec.code import is_code, module_place
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
-WORKDIR = "/app"
+WORKDIR = contract.WORKDIR
 INSTALLED = ("site-packages", "dist-packages")  # what pip put there is for the base image to have
 MOST_BYTES = 200 * 10**6  # it is sent at every change: what is larger is data
 
