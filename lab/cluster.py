@@ -30,7 +30,7 @@ from lab.kubectl import Kubectl
 from lab.places import CACHE, IMAGES, KUBECONFIG, LOCK, NODES, PROVISIONED, READY, STATE, VOLUMES
 from stoker.spec.errors import UserError
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,9 @@ def down() -> None:
 
 def running() -> Running | None:
     """The lab that runs; None when there is none, or half of one."""
-    if not READY.exists() or set(host.alive()) != {"control", *NODES} or not control.ready():
+    if not READY.exists() or set(host.alive()) != {"control", *NODES}:
+        return None
+    if not control.ready(PATIENCE_S):  # on a busy machine an answer may take long, and others use what would be cleared
         return None
     return Running(**json.loads(READY.read_text()))
 
@@ -137,8 +139,8 @@ def _operator(kubectl: Kubectl, parts: Parts) -> None:
 def _wait(kubectl: Kubectl) -> None:
     kubectl("wait", "--for=create", "node", *NODES, f"--timeout={PATIENCE_S}s")
     kubectl("wait", "--for=condition=Ready", "node", *NODES, f"--timeout={PATIENCE_S}s")
-    deployment = f"deployment/{addons.OPERATOR}"
-    kubectl("--namespace=kubeflow", "rollout", "status", deployment, f"--timeout={PATIENCE_S}s")
+    where = [f"--namespace={addons.NAMESPACE}", f"deployment/{addons.OPERATOR}"]
+    kubectl("rollout", "status", *where, f"--timeout={PATIENCE_S}s")
 
 
 def _clear() -> None:

@@ -99,7 +99,7 @@ def test_logs_exec_and_port_forward_reach_a_node(
 def test_an_elastic_pytorchjob_trains_over_both_nodes(lab: Any, namespace: Any) -> None:
     namespace.kubectl("create", "configmap", "scripts", f"--from-file={HERE / 'allreduce.py'}")
     namespace.kubectl.apply(elastic_job("tiny", lab.base, "scripts"))
-    namespace.kubectl("wait", "--for=condition=Succeeded", "pytorchjob/tiny", "--timeout=180s")
+    namespace.kubectl("wait", "--for=condition=Succeeded", "pytorchjob/tiny", "--timeout=600s")
     pods = namespace.kubectl.json("get", "pods")["items"]
     assert {one["spec"]["nodeName"] for one in pods} == set(NODES)
     printed = "".join(namespace.kubectl("logs", one["metadata"]["name"]) for one in pods)
@@ -107,20 +107,20 @@ def test_an_elastic_pytorchjob_trains_over_both_nodes(lab: Any, namespace: Any) 
 
 
 def test_fake_nodes_come_run_pods_and_go(namespace: Any) -> None:
-    fake.have(3)
+    fake.have(3, named="dream")
     try:
-        named = namespace.kubectl.json("get", "nodes", f"--selector={fake.MARK}=fake")["items"]
-        assert [one["metadata"]["name"] for one in named] == ["fake-00000", "fake-00001", "fake-00002"]
+        named = namespace.kubectl.json("get", "nodes", f"--selector={fake.MARK}=dream")["items"]
+        assert [one["metadata"]["name"] for one in named] == ["dream-00000", "dream-00001", "dream-00002"]
         spec = {
             "tolerations": [{"key": fake.MARK, "operator": "Exists"}],
-            "nodeSelector": {fake.MARK: "fake"},
+            "nodeSelector": {fake.MARK: "dream"},
             "containers": [{"name": "main", "image": "nobody/pulls:this"}],
         }
         namespace.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dream"}, "spec": spec})
         namespace.kubectl("wait", "--for=condition=Ready", "pod/dream", "--timeout=60s")
         assert "kwok" in namespace.kubectl("logs", "dream")
     finally:
-        fake.have(0)
+        fake.have(0, named="dream")
 
 
 @contextlib.contextmanager
@@ -159,6 +159,7 @@ def elastic_job(name: str, image: str, scripts: str) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {
             "elasticPolicy": {"rdzvBackend": "c10d", "minReplicas": 2, "maxReplicas": 2, "maxRestarts": 3},
+            "nprocPerNode": "1",
             "pytorchReplicaSpecs": {"Worker": worker},
         },
     }
