@@ -13,7 +13,10 @@ from lab.places import LOGS, NAME, PROVISIONED, STATE, VOLUMES
 MARK = "stoker-lab-host"
 OWN = ["/run", "/var/lib", "/var/log"]  # folders in which a node keeps its things under fixed names
 KNOBS = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"]
-KNOBS += ["kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]  # kubelet sets them, and they are the whole machine's
+KNOBS += [
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+]  # kubelet sets them, and they are the whole machine's
 PATIENCE_S = 60
 
 
