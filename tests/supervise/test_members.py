@@ -228,9 +228,7 @@ def test_nodes_come_leave_and_are_replaced(
     until(lambda: here(members) == [1, 2])
     second.send(number, {"kind": "leaving"})
     until(lambda: here(members) == [1])
-    assert [node.node for node in members.leaving().values()] == [2]
     second.stop()
-    until(lambda: here(members) == [1] and not members.leaving())
     (before,) = members.here()
     join(run, 1, wire)
     until(lambda: here(members) == [1] and before not in members.here())

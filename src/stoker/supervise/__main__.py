@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stoker.rundir import RunDir
 from stoker.spec import contract
-from stoker.spec.contract import EXIT_USER
+from stoker.spec.contract import EXIT_AGAIN, EXIT_USER
 from stoker.spec.errors import UserError
 from stoker.storage.sync import mirrored
 from stoker.supervise.lifeline import die_with
@@ -42,6 +42,11 @@ def main(patience: Patience | None = None) -> int:
     except UserError as e:
         print(f"stoker: {e}", file=sys.stderr)
         return EXIT_USER
+    except OSError as e:
+        if args.nodes is None:
+            raise
+        print(f"stoker: {e}", file=sys.stderr)  # the shared directory or the network: elsewhere or later it may work
+        return EXIT_AGAIN
 
 
 def _parser() -> argparse.ArgumentParser:

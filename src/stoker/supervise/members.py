@@ -144,12 +144,12 @@ class Members:
             elif message is None:
                 said.append((peer, None))
                 self._part_with(peer)
-            elif message.get("kind") == "leaving":
-                self._leaving.add(peer)
             elif message.get("kind") == "note":
                 self._note("note", text=str(message.get("text")))
             else:
                 said.append((peer, message))
+                if message.get("kind") == "leaving":
+                    self._leaving.add(peer)
         return said
 
     def here(self) -> dict[int, Node]:
@@ -157,9 +157,6 @@ class Members:
         going = self._leaving | self._dismissed
         staying = {peer: node for peer, node in self._nodes.items() if peer not in going}
         return dict(sorted(staying.items(), key=lambda item: item[1].node))
-
-    def leaving(self) -> dict[int, Node]:
-        return {peer: self._nodes[peer] for peer in self._leaving}
 
     def tell(self, peer: int, message: Message) -> None:
         self._wire.send(peer, message)

@@ -75,7 +75,8 @@ def _lead(job: Job, place: Place, *, signals: Signals, patience: Patience) -> in
             code = _in_a_pod(_judge(run, muster, signals))
             over = None if signals.stopping and code == contract.EXIT_AGAIN else code
             return code
-        except (Deposed, ConnectionError):
+        except Deposed:
+            _say(f"{place.me} no longer leads: another node does")
             return contract.EXIT_AGAIN  # our workers end with this process
         finally:
             members.close(over)

@@ -149,7 +149,7 @@ def _watch(run: RunDir, crew: Crew, signals: Signals, *, script: bool) -> bool:
         elif crashed:
             deadline = min(deadline, time.monotonic() + BEREAVED)
         time.sleep(POLL)
-    return asked
+    return asked or crew.change is not None  # the node that leaves asks them itself, and they may be quicker than we
 
 
 def _number(run: RunDir, spec: AnySpec) -> int:

@@ -21,6 +21,7 @@ class Team(Crew):
         self._attempt = launch.attempt
         self._ended: dict[int, int] = {}
         self._deaths: dict[int, Death] = {}
+        self._leaver: Node | None = None
         for group, (peer, (_, first)) in enumerate(seats.items(), start=1):
             told = asdict(launch) | {"first": first, "group": group}
             members.tell(peer, {"kind": "start", "launch": told})
@@ -37,9 +38,8 @@ class Team(Crew):
 
     @property
     def change(self) -> str | None:
-        for peer, node in self._members.leaving().items():
-            if peer in self._seats:
-                return f"{node} leaves"
+        if self._leaver:
+            return f"{self._leaver} leaves"
         fresh = [node for peer, node in self._members.here().items() if peer not in self._seats]
         if fresh and 1 + len(self._seats) < self._most:
             return f"{fresh[0]} has come"
@@ -70,6 +70,8 @@ class Team(Crew):
                     self._deaths[rank] = Death(rank=rank, code=None, signal=None, line="", said="", lost=str(node))
             return
         try:
+            if message["kind"] == "leaving":
+                self._leaver = node
             if message["kind"] != "ended" or message["attempt"] != self._attempt:
                 return
             death, code = Death(**message["death"]), int(message["code"])

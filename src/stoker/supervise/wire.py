@@ -153,7 +153,7 @@ class Wire:
                         self._hear(key.data)
                 slept, awake = time.monotonic() - awake, time.monotonic()
                 if slept > PING:  # we, or the whole machine: nobody is to blame for that silence
-                    self._excuse(slept)
+                    self._excuse(slept - PING)
                 for number in list(self._peers):
                     self._look_after(number)
                 if time.monotonic() - self._pinged >= PING:
