@@ -5,11 +5,13 @@ from typing import Any
 
 import yaml
 
+from lab import pki
 from lab.kubectl import Kubectl
 from lab.places import CONTROL, DNS_SERVICE, IMAGES, REGISTRY
 
 STORAGE_CLASS = "shared"
 OPERATOR = "training-operator"
+NAMESPACE = "kubeflow"
 
 
 def install(kubectl: Kubectl) -> None:
@@ -22,7 +24,8 @@ def operator(kubectl: Kubectl, manifests: Path) -> str:
     [deployment] = [one for one in objects if one["kind"] == "Deployment"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     container["args"] = [*container.get("args", []), f"--pytorch-init-container-image={IMAGES['bare']}"]
-    container["imagePullPolicy"] = "IfNotPresent"
+    [secret] = [one for one in objects if one["kind"] == "Secret"]
+    secret["data"] = pki.webhook(f"{OPERATOR}.{NAMESPACE}.svc", f"{OPERATOR}-ca")
     container["readinessProbe"] |= {"initialDelaySeconds": 1, "periodSeconds": 1}
     kubectl.apply(*[one for one in objects if one["kind"] in {"Namespace", "CustomResourceDefinition"}])
     kubectl.apply(*objects)

@@ -123,8 +123,8 @@ def _operator(kubectl: Kubectl, parts: Parts) -> None:
 def _wait(kubectl: Kubectl) -> None:
     kubectl("wait", "--for=create", "node", *NODES, f"--timeout={PATIENCE_S}s")
     kubectl("wait", "--for=condition=Ready", "node", *NODES, f"--timeout={PATIENCE_S}s")
-    deployment = f"deployment/{addons.OPERATOR}"
-    kubectl("--namespace=kubeflow", "rollout", "status", deployment, f"--timeout={PATIENCE_S}s")
+    where = [f"--namespace={addons.NAMESPACE}", f"deployment/{addons.OPERATOR}"]
+    kubectl("rollout", "status", *where, f"--timeout={PATIENCE_S}s")
 
 
 def _clear() -> None:

@@ -13,7 +13,7 @@ from lab.kubectl import Kubectl
 from lab.places import CONTROL, FAKE_PODS, STATE
 
 MARK = "kwok.x-k8s.io/node"
-"""Label, annotation and taint of a fake node: a pod has to tolerate it to get there."""
+"""Annotation and taint of a fake node, and the label with its set's name: a pod has to tolerate it to get there."""
 ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
 AT_ONCE = 500
 PORT = 10247  # where kwok answers in the kubelets' place
@@ -21,22 +21,22 @@ START = "2026-01-01T00:00:00.000000000Z"
 LINE = "kwok: a fake pod says nothing else"
 
 
-def have(nodes: int) -> None:
-    """So many fake nodes, no more and no fewer; none takes kwok itself away."""
+def have(nodes: int, *, named: str = "fake") -> None:
+    """So many fake nodes of this name, no more and no fewer. kwok itself goes with the last of any name."""
     kubectl = cluster.kubectl()
-    there = sorted(one["metadata"]["name"] for one in kubectl.json("get", "nodes", f"--selector={MARK}=fake")["items"])
-    wanted = [_name(number) for number in range(nodes)]
+    there = _there(kubectl, f"{MARK}={named}")
+    wanted = [f"{named}-{number:05d}" for number in range(nodes)]
     if nodes and not _processes():
         _start(golang.kwok())
-    new = [_node(name) for name in wanted if name not in there]
+    new = [_node(name, named) for name in wanted if name not in there]
     for first in range(0, len(new), AT_ONCE):
         _create(kubectl, new[first : first + AT_ONCE])
-    gone = [name for name in there if name not in wanted]
+    gone = sorted(there - set(wanted))
     for first in range(0, len(gone), AT_ONCE):
         kubectl("delete", "node", "--wait=false", *gone[first : first + AT_ONCE])
     if nodes:
-        kubectl("wait", "--for=condition=Ready", "node", f"--selector={MARK}=fake", "--timeout=300s")
-    else:
+        kubectl("wait", "--for=condition=Ready", "node", f"--selector={MARK}={named}", "--timeout=300s")
+    elif not _there(kubectl, MARK):
         for pid in _processes():
             os.kill(pid, signal.SIGTERM)
 
@@ -82,12 +82,12 @@ def _create(kubectl: Kubectl, nodes: list[dict[str, Any]]) -> None:
     kubectl("create", "--filename=-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
 
 
-def _name(number: int) -> str:
-    return f"fake-{number:05d}"
+def _there(kubectl: Kubectl, selector: str) -> set[str]:
+    return {one["metadata"]["name"] for one in kubectl.json("get", "nodes", f"--selector={selector}")["items"]}
 
 
-def _node(name: str) -> dict[str, Any]:
-    labels = {MARK: "fake", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+def _node(name: str, named: str) -> dict[str, Any]:
+    labels = {MARK: named, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -14,7 +14,7 @@ from lab import cluster, session
 from lab.kubectl import Kubectl
 from lab.places import IMAGES, KUBECONFIG, REGISTRY
 
-PATIENCE_S = 180
+PATIENCE_S = 300
 VOLUME = "stoker"
 
 
@@ -59,8 +59,10 @@ def namespace(lab: Lab) -> Iterator[Namespace]:
     kubectl = replace(lab.kubectl, namespace=name)
     kubectl.apply(claim(VOLUME))
     yield Namespace(name=name, volume=VOLUME, kubectl=kubectl)
-    kubectl("delete", "namespace", name, "--wait=false")
+    # A pod of a Job is held until the Job's controller has counted it, which it does not in a namespace that ends.
+    kubectl("delete", "jobs,pytorchjobs", "--all", "--wait=false")
     kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+    kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture
