@@ -95,6 +95,17 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     assert json.loads(stoker("ps", "--json"))[0]["state"] == "interrupted"
 
 
+def test_a_master_and_its_workers_are_nodes_in_order(stoker: Stoker, namespace) -> None:
+    code = "import sys, time; print('node', sys.argv[1], flush=True); time.sleep(3600)"
+    patch = playing(code).replace("$(STOKER_NODE)", "$(PET_NODE_RANK)")  # what its own command is given
+    run = launched(stoker, "on.job=pytorchjob", "on.nodes=3", "on.grace=1s", patch)
+    pods = awaited(stoker, run, lambda now: up(now) and len(now["pods"]) == 3)["pods"]
+    names = [f"{run.name}-{name}" for name in ("master-0", "worker-0", "worker-1")]
+    assert [(pod["node"], pod["pod"]) for pod in pods] == list(enumerate(names))
+    for node, name in enumerate(names):
+        assert namespace.kubectl("logs", name, "--container=pytorch").strip() == f"node {node}"
+
+
 def test_what_a_job_owned_goes_with_it(stoker: Stoker, namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "hunter2")
     run = launched(stoker, "secrets=[TOKEN]", playing(LEAVES))
