@@ -9,9 +9,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from stoker.spec.errors import UserError
 from stoker.spec.run import ScriptSpec
 
 SOURCE = Path(__file__).parents[2] / "src"
-RUN = "demo-x1y2"
+VOLUME = "stoker"
+PATIENCE_S = 180
 LIBRARY = "/stoker/lib"  # the image has no Stoker: it lies on the volume
 DIGESTS = """
 import hashlib, json, pathlib, sys
@@ -45,6 +46,7 @@ print(json.dumps({str(path.relative_to(root)): hashlib.sha256(path.read_bytes())
 class There:
     """A run in the cluster, as it is known here."""
 
+    name: str
     run: RunDir
     ref: PlaceRef
     folder: Path
@@ -76,39 +78,74 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.fixture(scope="module")
+def kubectl(lab: Any) -> Iterator[Any]:
+    """A namespace for all tests of this file, whose volume has Stoker on it."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    lab.kubectl("create", "namespace", name)
+    found = replace(lab.kubectl, namespace=name)
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    found.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": VOLUME}, "spec": claim})
+    lay(lab, found)
+    yield found
+    found("delete", "namespace", name, "--wait=false")
+    found("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+
+
 @pytest.fixture
-def there(lab: Any, namespace: Any, pod: Any, phase: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> There:
+def there(lab: Any, kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
-    lay(namespace, pod, phase)
-    on = {"kind": "kubernetes", "image": lab.base, "volume": namespace.volume, "namespace": namespace.name}
-    values = {"name": RUN, "script": "train.py", "env": {"PYTHONPATH": LIBRARY}, "on": on}
-    run = RunDir(tmp_path / "runs" / RUN)
+    name = f"demo-{uuid.uuid4().hex[:4]}"
+    on = {"kind": "kubernetes", "image": lab.base, "volume": VOLUME, "namespace": kubectl.namespace}
+    values = {"name": name, "script": "train.py", "env": {"PYTHONPATH": LIBRARY}, "on": on}
+    run = RunDir(tmp_path / "runs" / name)
     run.create(ScriptSpec.model_validate(values), None)
-    cluster = connect(None, namespace.name)
+    cluster = connect(None, kubectl.namespace)
     ref = PlaceRef(
         kind="kubernetes",
         context=cluster.context,
-        namespace=namespace.name,
+        namespace=kubectl.namespace,
         job="job",
-        run=RUN,
-        volume=namespace.volume,
+        run=name,
+        volume=VOLUME,
         image=lab.base,
     )
     run.write_place(ref)
-    return There(run=run, ref=ref, folder=tmp_path, cluster=cluster, kubectl=namespace.kubectl)
+    yield There(name=name, run=run, ref=ref, folder=tmp_path, cluster=cluster, kubectl=kubectl)
+    for labels in (f"stoker.dev/reader={name}", f"stoker.dev/run={name}"):
+        kubectl("delete", "pods", f"--selector={labels}", "--now", "--wait=false")
 
 
-def lay(namespace: Any, pod: Callable[..., str], phase: Callable[..., str]) -> None:
+def start(lab: Any, kubectl: Any, name: str, code: str, *, until: str, **labels: str) -> str:
+    """A pod that runs some Python, with the volume; gives its name."""
+    container = {
+        "name": "pytorch",
+        "image": lab.base,
+        "command": ["python3", "-c", code],
+        "env": [{"name": "PYTHONPATH", "value": LIBRARY}, {"name": "STOKER_POD", "value": name}],
+        "volumeMounts": [{"name": "stoker", "mountPath": "/stoker"}],
+    }
+    volume = {"name": "stoker", "persistentVolumeClaim": {"claimName": VOLUME}}
+    spec = {
+        "containers": [container],
+        "volumes": [volume],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+    }
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec})
+    kubectl("wait", "pod", name, f"--for=jsonpath={{.status.phase}}={until}", f"--timeout={PATIENCE_S}s")
+    return name
+
+
+def lay(lab: Any, kubectl: Any) -> None:
     """Stoker onto the volume."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(SOURCE / "stoker", "stoker", filter=lambda info: None if "__pycache__" in info.name else info)
-    pod("lays", "sleep", "600")
-    phase("lays", "Running")
+    pod = start(lab, kubectl, "lays", "import time; time.sleep(600)", until="Running")
     unpack = f"import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall('{LIBRARY}')"
-    argv = namespace.kubectl.argv("exec", "-i", "lays", "--", "python3", "-c", unpack)
-    subprocess.run(argv, input=packed.getvalue(), check=True)
-    namespace.kubectl("delete", "pod", "lays", "--now", "--wait=false")
+    subprocess.run(kubectl.argv("exec", "-i", pod, "--", "python3", "-c", unpack), input=packed.getvalue(), check=True)
+    kubectl("delete", "pod", pod, "--now", "--wait=false")
 
 
 @pytest.fixture
@@ -116,67 +153,85 @@ def books(tmp_path: Path) -> Path:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw, folder = random.Random(seed), tmp_path / "books"
-    for number, size in enumerate([0, 10, 70_000, 60 << 20, 20 << 20, *(draw.randrange(3000) for _ in range(40))]):
+    for number, size in enumerate([0, 10, 70_000, 3 << 20, 5 << 20, *(draw.randrange(3000) for _ in range(40))]):
         file = folder / draw.choice(["", "a", "a/b"]) / f"{number}.bin"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(draw.randbytes(size))
     return folder
 
 
+class Deleted(Remote):
+    """Loses its pod once, in the midst of an upload."""
+
+    def connect(self, argv: Sequence[str]) -> Any:
+        return Dying(super().connect(argv), self) if not self.lost else super().connect(argv)
+
+    lost = False
+
+
+class Dying:
+    def __init__(self, pipe: Any, remote: Deleted) -> None:
+        self.read, self.close = pipe.read, pipe.close
+        self._pipe, self._remote, self._left = pipe, remote, 20 << 20
+
+    def write(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0 and not self._remote.lost:
+            self._remote.lost = True
+            self._remote.cluster.delete("Pod", f"{self._remote.ref.run}-mover", grace=0)
+        if self._remote.lost:
+            time.sleep(0.1)  # the kubelet needs a moment to kill it
+        self._pipe.write(data)
+
+
 def test_an_upload_goes_on_when_its_pod_is_deleted_and_is_not_done_twice(there: There, books: Path) -> None:
+    (books / "large").write_bytes(random.Random(1).randbytes(60 << 20))
     told: list[Progress] = []
-    deleted = threading.Event()
-
-    def watch(progress: Progress) -> None:
-        told.append(progress)
-        if progress.done > 1 << 20 and not deleted.is_set():
-            deleted.set()
-            there.kubectl("delete", "pod", f"{RUN}-mover", "--grace-period=0", "--force", "--wait=false")
-
-    items = [folder_item(books, "data/k1", "k1"), Item(files={"spec.yaml": b"x"}, into=f"runs/{RUN}")]
-    began = time.monotonic()
-    done = upload(items, there.remote(moving=True), watch)
-    print(f"{done.total / 1e6 / (time.monotonic() - began):.1f} MB/s, with a pod that was deleted")
-    assert deleted.is_set()
+    items = [
+        folder_item(books, f"data/{there.name}", there.name),
+        Item(files={"spec.yaml": b"x"}, into=f"runs/{there.name}"),
+    ]
+    remote = Deleted(there.ref, there.run.any_spec(), cluster=there.cluster, moving=True)
+    done = upload(items, remote, told.append)
     assert any(progress.waiting for progress in told), "nothing was cut"
     assert done.done == done.total
-    assert there.digests("data/k1") == digests(books)
-    again = upload(items, there.remote(moving=True))
+    assert there.digests(f"data/{there.name}") == digests(books)
+    again = upload(items, remote)
     assert again.there == again.total
-    there.remote(moving=True).remove()
+    remote.remove()
 
 
 def test_cp_goes_both_ways(there: There, books: Path) -> None:
-    text = there.stoker("cp", "books", f"{RUN}:/data/novels").stdout.decode()
+    text = there.stoker("cp", "books", f"{there.name}:/data/novels").stdout.decode()
     assert "checked" in text
     assert there.digests("data/novels") == digests(books)
     (there.folder / "note.txt").write_text("note")
-    there.stoker("cp", "note.txt", f"{RUN}:notes/")
-    assert there.digests(f"runs/{RUN}/notes") == {"note.txt": hashlib.sha256(b"note").hexdigest()}
-    there.stoker("cp", f"{RUN}:/data/novels", "back")
+    there.stoker("cp", "note.txt", f"{there.name}:notes/")
+    assert there.digests(f"runs/{there.name}/notes") == {"note.txt": hashlib.sha256(b"note").hexdigest()}
+    there.stoker("cp", f"{there.name}:/data/novels", "back")
     assert digests(there.folder / "back") == digests(books)
-    record = json.loads(there.stoker("cp", f"{RUN}:/data/novels/a", ".", "--json").stdout)
+    record = json.loads(there.stoker("cp", f"{there.name}:/data/novels/a", ".", "--json").stdout)
     assert record["files"] == len(digests(there.folder / "a"))
     assert digests(there.folder / "a") == digests(books / "a")
 
 
 def test_cp_says_what_is_wrong_in_one_line(there: There) -> None:
-    said = there.stoker("cp", f"{RUN}:/data/nothing", ".", code=2).stderr.decode()
+    said = there.stoker("cp", f"{there.name}:/data/nothing", ".", code=2).stderr.decode()
     assert said.startswith("stoker: there is no /stoker/data/nothing")
-    said = there.stoker("cp", f"{RUN}:/../etc/passwd", ".", code=2).stderr.decode()
+    said = there.stoker("cp", f"{there.name}:/../etc/passwd", ".", code=2).stderr.decode()
     assert "is not in /stoker" in said
     with open(there.folder / "huge", "wb") as file:
         file.truncate(shutil.disk_usage("/").total * 2)
-    said = there.stoker("cp", "huge", f"{RUN}:/data/", code=2).stderr.decode()
+    said = there.stoker("cp", "huge", f"{there.name}:/data/", code=2).stderr.decode()
     assert "GiB are to be written to /stoker" in said
     assert "GiB are free there" in said
 
 
 @pytest.fixture
-def bucket(there: There, pod: Callable[..., str], phase: Callable[..., str]) -> Iterator[Any]:
+def bucket(there: There, lab: Any) -> Iterator[Any]:
     """A client of an S3 that runs in the cluster and has a bucket; the run's pods know the way to it."""
-    pod("s3", "python3", "-c", "from moto.server import main; main(['-H', '0.0.0.0', '-p', '5000'])")
-    phase("s3", "Running")
+    serve = "from moto.server import main; main(['-H', '0.0.0.0', '-p', '5000'])"
+    start(lab, there.kubectl, "s3", serve, until="Running")
     address = there.kubectl.json("get", "pod", "s3")["status"]["podIP"]
     spec = there.run.any_spec()
     there.run.write_spec(spec.model_copy(update={"env": spec.env | {"AWS_ENDPOINT_URL": f"http://{address}:5000"}}))
@@ -199,33 +254,33 @@ def test_an_archive_from_a_bucket_is_unpacked_inside_the_cluster(there: There, b
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
         tar.add(books, "books")
     bucket.put_object(Bucket="public", Key="sets/books.tar.gz", Body=packed.getvalue(), ACL="public-read")
-    argv = [sys.executable, "-m", "stoker", "cp", "s3://public/sets/books.tar.gz", f"{RUN}:/data"]
+    argv = [sys.executable, "-m", "stoker", "cp", "s3://public/sets/books.tar.gz", f"{there.name}:/data"]
     words = ["--extract", "--anonymous", "--region", "us-east-1"]
     process = subprocess.Popen([*argv, *words], cwd=there.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 120
-    while f"{RUN}-mover" not in there.pods() and process.poll() is None:
+    while f"{there.name}-mover" not in there.pods() and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    there.kubectl("wait", "pod", f"{RUN}-mover", "--for=condition=Ready", "--timeout=120s", check=False)
+    there.kubectl("wait", "pod", f"{there.name}-mover", "--for=condition=Ready", "--timeout=120s", check=False)
     time.sleep(random.uniform(0.2, 2.0))
-    there.kubectl("delete", "pod", f"{RUN}-mover", "--now", "--wait=false", check=False)
+    there.kubectl("delete", "pod", f"{there.name}-mover", "--now", "--wait=false", check=False)
     output = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 0, output
     assert there.digests("data/books") == digests(books)
-    assert f"{RUN}-mover" not in there.pods()
+    assert f"{there.name}-mover" not in there.pods()
 
 
 def test_a_shell_runs_a_command_in_the_runs_folder_and_leaves_nothing(there: There) -> None:
-    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{RUN}:spec.yaml")
-    done = there.stoker("shell", RUN, "--", "sh", "-c", "pwd; cat; echo bad >&2; exit 7", input=b"typed", code=7)
-    assert done.stdout.decode() == f"/stoker/runs/{RUN}\ntyped"
+    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{there.name}:spec.yaml")
+    done = there.stoker("shell", there.name, "--", "sh", "-c", "pwd; cat; echo bad >&2; exit 7", input=b"typed", code=7)
+    assert done.stdout.decode() == f"/stoker/runs/{there.name}\ntyped"
     assert done.stderr.decode() == "bad\n"
-    assert not [name for name in there.pods(f"stoker.dev/reader={RUN}") if "shell" in name]
+    assert not [name for name in there.pods(f"stoker.dev/reader={there.name}") if "shell" in name]
 
 
-WORKER = f"""
+WORKER = """
 import os, subprocess, sys, time
-secret = {{"RANK": "1", "STOKER_RUN_DIR": "/stoker/runs/{RUN}", "HF_TOKEN": "hf_verysecret", "PLAIN": "shown"}}
+secret = {"RANK": "1", "STOKER_RUN_DIR": "/stoker/runs/NAME", "HF_TOKEN": "hf_verysecret", "PLAIN": "shown"}
 print("[1] from rank one", flush=True)
 print("[0] from rank zero", flush=True)
 subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"], env=os.environ | secret)
@@ -233,40 +288,22 @@ subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"], env=os.en
 
 
 @pytest.fixture
-def live(there: There, lab: Any, namespace: Any, phase: Callable[..., str]) -> str:
+def live(there: There, lab: Any) -> str:
     """A pod that looks like one of the run's."""
-    name = of_the_run(lab, namespace, WORKER)
-    phase(name, "Running")
-    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{RUN}:spec.yaml")
+    name = of_the_run(there, lab, WORKER.replace("NAME", there.name), until="Running")
+    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{there.name}:spec.yaml")
     return name
 
 
-def of_the_run(lab: Any, namespace: Any, code: str) -> str:
-    name = f"{RUN}-0-abcde"
-    container = {
-        "name": "pytorch",
-        "image": lab.base,
-        "command": ["python3", "-c", code],
-        "env": [{"name": "PYTHONPATH", "value": LIBRARY}, {"name": "STOKER_POD", "value": name}],
-        "volumeMounts": [{"name": "stoker", "mountPath": "/stoker"}],
-    }
-    labels = {"stoker.dev/run": RUN, "batch.kubernetes.io/job-completion-index": "0"}
-    volume = {"name": "stoker", "persistentVolumeClaim": {"claimName": namespace.volume}}
-    spec = {
-        "containers": [container],
-        "volumes": [volume],
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 0,
-    }
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
-    namespace.kubectl.apply(pod)
-    return name
+def of_the_run(there: There, lab: Any, code: str, *, until: str) -> str:
+    labels = {"stoker.dev/run": there.name, "batch.kubernetes.io/job-completion-index": "0"}
+    return start(lab, there.kubectl, f"{there.name}-0-abcde", code, until=until, **labels)
 
 
 def test_env_tells_what_a_worker_in_a_pod_finds_and_no_secret(there: There, live: str) -> None:
     spec = there.run.any_spec()
     there.run.write_spec(spec.model_copy(update={"on": spec.on.model_copy(update={"workers": 2})}))
-    done = there.stoker("env", RUN, "--rank", "1", "--json")
+    done = there.stoker("env", there.name, "--rank", "1", "--json")
     found = json.loads(done.stdout)
     assert found["pod"] == live
     assert found["environment"]["PLAIN"] == "shown"
@@ -274,7 +311,7 @@ def test_env_tells_what_a_worker_in_a_pod_finds_and_no_secret(there: There, live
     assert b"hf_verysecret" not in done.stdout
     assert found["versions"]["torch"]
     assert any(mount["path"] == "/stoker" for mount in found["mounts"])
-    assert "rank 5 now" in there.stoker("env", RUN, "--rank", "5", code=2).stderr.decode()
+    assert "rank 5 now" in there.stoker("env", there.name, "--rank", "5", code=2).stderr.decode()
 
 
 def logged(there: There) -> None:
@@ -283,43 +320,43 @@ def logged(there: There) -> None:
     for rank in (0, 1):
         lines = [f"2026-11-15T12:00:{second:02d}.{rank}00Z step {second} of {rank}\n" for second in range(30)]
         files[f"logs/rank-{rank}.log"] = "".join(lines).encode()
-    upload([Item(files=files, into=f"runs/{RUN}")], there.remote())
+    upload([Item(files=files, into=f"runs/{there.name}")], there.remote())
 
 
 def test_logs_are_read_after_the_pods_are_gone_through_one_reader(there: There) -> None:
     logged(there)
-    first = there.stoker("logs", RUN).stdout.decode().splitlines()
+    first = there.stoker("logs", there.name).stdout.decode().splitlines()
     assert first == [f"step {second} of 0" for second in range(30)]
-    uid = there.kubectl.json("get", "pod", f"{RUN}-reader")["metadata"]["uid"]
-    all_ranks = there.stoker("logs", RUN, "--all", "--tail", "2").stdout.decode().splitlines()
+    uid = there.kubectl.json("get", "pod", f"{there.name}-reader")["metadata"]["uid"]
+    all_ranks = there.stoker("logs", there.name, "--all", "--tail", "2").stdout.decode().splitlines()
     assert all_ranks == [f"[{rank}] step {second} of {rank}" for second in (28, 29) for rank in (0, 1)]
-    record = json.loads(there.stoker("logs", RUN, "--rank", "1", "--json", "--tail", "1").stdout)
+    record = json.loads(there.stoker("logs", there.name, "--rank", "1", "--json", "--tail", "1").stdout)
     assert record["line"] == "step 29 of 1"
-    said = there.stoker("logs", RUN, "--rank", "7", code=2).stderr.decode()
-    assert said == f"stoker: run '{RUN}' has no log of rank 7. It has those of 0, 1\n"
-    assert there.kubectl.json("get", "pod", f"{RUN}-reader")["metadata"]["uid"] == uid
+    said = there.stoker("logs", there.name, "--rank", "7", code=2).stderr.decode()
+    assert said == f"stoker: run '{there.name}' has no log of rank 7. It has those of 0, 1\n"
+    assert there.kubectl.json("get", "pod", f"{there.name}-reader")["metadata"]["uid"] == uid
 
 
 def test_a_live_pod_is_looked_through_and_no_reader_is_made(there: There, live: str) -> None:
     assert live
     logged(there)
-    there.kubectl("delete", "pod", f"{RUN}-reader", "--now", check=False)
-    assert there.stoker("logs", RUN, "--tail", "1").stdout.decode() == "step 29 of 0\n"
-    assert f"{RUN}-reader" not in there.pods()
+    there.kubectl("delete", "pod", f"{there.name}-reader", "--now", check=False)
+    assert there.stoker("logs", there.name, "--tail", "1").stdout.decode() == "step 29 of 0\n"
+    assert f"{there.name}-reader" not in there.pods()
 
 
 def test_what_is_not_on_the_volume_yet_is_told_by_the_pods(there: There, live: str) -> None:
     assert live
-    assert there.stoker("logs", RUN).stdout.decode() == "from rank zero\n"
-    assert "[1] from rank one" in there.stoker("logs", RUN, "--all").stdout.decode()
+    assert there.stoker("logs", there.name).stdout.decode() == "from rank zero\n"
+    assert "[1] from rank one" in there.stoker("logs", there.name, "--all").stdout.decode()
 
 
-def test_where_nobody_sees_the_volume_the_pods_tell(there: There, lab: Any, namespace: Any, phase: Any) -> None:
-    phase(of_the_run(lab, namespace, "print('[0] the last words')"), "Succeeded")
+def test_where_nobody_sees_the_volume_the_pods_tell(there: There, lab: Any) -> None:
+    pod = of_the_run(there, lab, "print('[0] the last words')", until="Succeeded")
     there.run.write_place(replace(there.ref, volume="nothing"))
-    assert there.stoker("logs", RUN).stdout.decode() == "the last words\n"
-    there.kubectl("delete", "pods", "--all", "--now")
-    assert "has no volume claim 'nothing'" in there.stoker("logs", RUN, code=2).stderr.decode()
+    assert there.stoker("logs", there.name).stdout.decode() == "the last words\n"
+    there.kubectl("delete", "pod", pod, "--now")
+    assert "has no volume claim 'nothing'" in there.stoker("logs", there.name, code=2).stderr.decode()
 
 
 def test_a_claim_or_an_image_that_is_not_there_is_named(there: There, lab: Any) -> None:
@@ -333,7 +370,7 @@ def test_a_claim_or_an_image_that_is_not_there_is_named(there: There, lab: Any) 
     bare = Remote(replace(there.ref, image=lab.bare), spec, cluster=there.cluster)
     with pytest.raises(UserError, match=r"the image .* has no python3"):
         bare.make()
-    assert not there.pods(f"stoker.dev/reader={RUN}")
+    assert not there.pods(f"stoker.dev/reader={there.name}")
 
 
 def test_who_may_not_exec_is_told_which_role_would_allow_it(there: There, tmp_path: Path) -> None:
@@ -346,7 +383,7 @@ def test_who_may_not_exec_is_told_which_role_would_allow_it(there: There, tmp_pa
     config["users"][0]["user"] = {"token": token}
     mine = tmp_path / "kubeconfig"
     mine.write_text(yaml.safe_dump(config))
-    argv = [sys.executable, "-m", "stoker", "logs", RUN]
+    argv = [sys.executable, "-m", "stoker", "logs", there.name]
     environment = os.environ | {"KUBECONFIG": str(mine)}
     done = subprocess.run(argv, cwd=there.folder, capture_output=True, text=True, env=environment)
     assert done.returncode == 2, done.stdout
