@@ -54,9 +54,10 @@ def test_every_pod_runs_one_supervisor_in_the_container_that_all_know(job: str) 
 
 
 @pytest.mark.parametrize("job", KINDS)
-def test_a_script_is_run_by_its_name_and_its_words_stay_words(job: str) -> None:
-    command = container(pods(planned(job, script=True))[0])["command"]
-    assert command[command.index("--") :] == ["--", "python3", "train.py", "a", "$$(B)"]
+@pytest.mark.parametrize(("word", "place"), [("on.registry=team/runs", "/app/train.py"), ("", "/home/me/train.py")])
+def test_a_script_lies_where_its_image_has_it_and_its_words_stay_words(job: str, word: str, place: str) -> None:
+    command = container(pods(planned(job, *filter(None, [word]), script=True))[0])["command"]
+    assert command[command.index("--") :] == ["--", "python3", place, "a", "$$(B)"]
 
 
 def test_a_plain_job_restarts_what_asks_for_it_and_ends_at_what_is_fatal() -> None:
