@@ -17,7 +17,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.data.tokenizer import LoadedTokenizer, train
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.generate import Settings, generate
 from stoker.train.models.gpt2 import SPEC
 

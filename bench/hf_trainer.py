@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from stoker.data.shards import TokenSet
 
@@ -37,18 +46,7 @@ def main(settings: dict[str, Any]) -> None:
     tokens = TokenSet.open(Path(settings["tokens"]))
     shape = settings["shape"]
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=shape.get("vocab", tokens.vocab),
-            n_layer=shape["layers"],
-            n_head=shape["heads"],
-            n_embd=shape["width"],
-            n_positions=settings["length"],
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-        )
-    )
+    model = _model(shape, shape.get("vocab", tokens.vocab), settings["length"])
     arguments = TrainingArguments(
         output_dir=settings["out"],
         per_device_train_batch_size=settings["sequences"],
@@ -60,6 +58,33 @@ def main(settings: dict[str, Any]) -> None:
     )
     times = StepTimes(Path(settings["times"]))
     Trainer(model=model, args=arguments, train_dataset=Rows(tokens, settings["length"]), callbacks=[times]).train()
+
+
+def _model(shape: dict[str, Any], vocab: int, length: int) -> PreTrainedModel:
+    if shape.get("family") == "llama":
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=vocab,
+                num_hidden_layers=shape["layers"],
+                num_attention_heads=shape["heads"],
+                num_key_value_heads=shape["kv_heads"],
+                hidden_size=shape["width"],
+                intermediate_size=shape["hidden"],
+                max_position_embeddings=length,
+            )
+        )
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=vocab,
+            n_layer=shape["layers"],
+            n_head=shape["heads"],
+            n_embd=shape["width"],
+            n_positions=length,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+    )
 
 
 if __name__ == "__main__":

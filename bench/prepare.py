@@ -23,7 +23,7 @@ from rich.table import Table
 from tokenizers import Tokenizer
 
 from stoker.data.prepare import prepare
-from stoker.spec.run import Data, TrainTokenizer
+from stoker.spec.data import Data, TrainTokenizer
 
 MB = 10**6
 PAIRS = 5
@@ -33,7 +33,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from stoker.data.prepare import prepare
-from stoker.spec.run import Data, TrainTokenizer
+from stoker.spec.data import Data, TrainTokenizer
 if __name__ == "__main__":
     prepare(Data(path=sys.argv[1], tokenizer=TrainTokenizer(train=8000)), Path(sys.argv[2]), workers=2)
 """

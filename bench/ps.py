@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from stoker.rundir import DataRef, Exit, RunDir
-from stoker.spec.run import Data, RunSpec, Until
+from stoker.spec.data import Data
+from stoker.spec.run import RunSpec, Until
 
 RUNS, LINES, CHECKPOINTS, TURNS = 200, 2000, 150, 15
 

@@ -36,7 +36,7 @@ def seek(folder: Path, step: int) -> float:
     began = time.perf_counter()
     tokens = TokenSet.open(folder)
     samples = tokens.train.samples(LENGTH)
-    ids = order.batch(seed=0, samples=samples, sequences=SEQUENCES, step=step)
+    ids = order.batch(order.Shuffled(0, samples), sequences=SEQUENCES, step=step).ids
     tokens.train.read(ids, LENGTH)
     return time.perf_counter() - began
 

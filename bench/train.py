@@ -3,7 +3,7 @@
 Both train for real, each in its own processes, and take turns. A turn gives one speed, a pair of turns one ratio; the
 table shows medians.
 
-    python bench/train.py [--case cpu|gpu] [--pairs 5] [--turn 20] [--only fp32|bf16|defaults]
+    python bench/train.py [--case cpu|gpu|llama] [--pairs 5] [--turn 20] [--only fp32|bf16|defaults]
 """
 
 import argparse
@@ -20,7 +20,7 @@ from contest import Contestant, random_tokens, start, start_stoker
 
 @dataclass(frozen=True)
 class Case:
-    shape: dict[str, int]
+    shape: dict[str, Any]
     vocab: int
     sequences: int
     length: int
@@ -34,6 +34,10 @@ class Case:
 
 CASES = {
     "cpu": Case({"layers": 6, "heads": 6, "width": 384}, 8000, 16, 256, ("on.device=cpu",), {"use_cpu": True}),
+    "llama": Case(
+        {"family": "llama", "layers": 6, "heads": 6, "kv_heads": 2, "width": 384, "hidden": 1024},
+        *(8000, 16, 256, ("on.device=cpu",), {"use_cpu": True}),
+    ),
     "gpu": Case({"layers": 12, "heads": 12, "width": 768, "vocab": 50304}, 50257, 32, 1024, ("on.device=cuda",), {}),
 }
 SETTINGS: dict[str, tuple[list[str], dict[str, Any]]] = {

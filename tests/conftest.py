@@ -1,17 +1,26 @@
 """Real runs of the real command, small enough for two cores."""
 
+import http.server
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stoker.data.pairs import Pairs
+from stoker.data.prepare import prepare
 from stoker.rundir import RunDir
+from stoker.spec.data import Data, TrainTokenizer
 
 PATIENCE_S = 300  # for a start on a machine where other tests run too
 
@@ -83,6 +92,13 @@ def tokens(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokens")
     Command(folder)("prepare", str(books), "-o", "set", "--tokenizer", "300", "--validation", "5%")
     return folder / "set"
+
+
+@pytest.fixture(scope="session")
+def pairs(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The books as sentence pairs of up to 32 tokens."""
+    data = Data(path=str(books), tokenizer=TrainTokenizer(train=300), validation=0.05)
+    return prepare(data, tmp_path_factory.mktemp("pairs") / "set", pairs=Pairs(length=32), workers=1).path
 
 
 def wait_for(what: Callable[[], bool], *, every_s: float = 0.002) -> None:
@@ -157,3 +173,81 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     sys.path[:] = path
     for name in names:
         sys.modules.pop(name, None)
+
+
+class Hub:
+    """Serves a folder with the hub's paths; every so-many-th request fails."""
+
+    def __init__(self, root: Path, fail_every: int) -> None:
+        self.root = root
+        argv = [sys.executable, str(Path(__file__).with_name("hub_server.py")), str(root), str(fail_every)]
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+
+    def write(self, path: str, content: str | bytes) -> Path:
+        """Below datasets/OWNER/NAME or files/."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    def requests(self) -> list[dict[str, Any]]:
+        log = self.root / "log.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hub]]:
+    """Start a hub of one's own; HF_ENDPOINT leads to it."""
+    started: list[Hub] = []
+
+    def start(*, fail_every: int = 0) -> Hub:
+        root = tmp_path / f"hub-{len(started)}"
+        root.mkdir()
+        started.append(Hub(root, fail_every))
+        monkeypatch.setenv("HF_ENDPOINT", started[-1].url)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", started[-1].url)  # it was read at import
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "no-login"))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[Callable[[str, Message], Answer]], str]]:
+    """Start a web server that answers as a function of path and headers says; gives its URL."""
+    servers: list[http.server.ThreadingHTTPServer] = []
+
+    def start(answer: Callable[[str, Message], Answer]) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, headers, body = answer(self.path, self.headers)
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                with suppress(OSError):  # the other side has had enough
+                    self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()

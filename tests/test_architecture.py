@@ -12,7 +12,7 @@ BELOW = {  # room -> the rooms it may import
     "spec": set(),
     "rundir": {"spec"},
     "storage": {"spec", "rundir"},
-    "data": {"spec", "rundir"},
+    "data": {"spec", "rundir", "storage"},
     "train": {"spec", "rundir", "storage", "data"},
     "supervise": {"spec", "rundir", "storage"},
     "launch": {"spec", "rundir"},
@@ -27,6 +27,7 @@ ONLY_HERE = {
     "botocore": {"storage"},
     "google": {"storage"},
     "pyarrow": {"data"},
+    "h5py": {"data"},
     "tokenizers": {"data", "train"},
     "rich": {"cli"},
 }

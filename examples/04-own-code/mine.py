@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 import stoker
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 
 
 class Memory(nn.Module):

@@ -1,6 +1,7 @@
 """The run directory, read and written in one place.
 
-    spec.yaml  data.json  tokenizer/  metrics.jsonl  events.jsonl  ledger/  logs/  tb/  checkpoints/  exit.json  lock
+    spec.yaml  data.json  origins.json  tokenizer/  metrics.jsonl  events.jsonl  ledger/  logs/  tb/  checkpoints/
+    exit.json  lock  .origins/
 
 It is the only thing that supervisor, workers and readers share, so every read here copes with a run that is being
 written, was killed at any moment, or was copied from another machine.
@@ -8,13 +9,14 @@ written, was killed at any moment, or was copied from another machine.
 
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +42,18 @@ class DataRef:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OriginRef:
+    """Another model that a run begins with or learns from."""
+
+    path: str
+    """Absolute folder: a run's, or one that transformers wrote."""
+    step: int | None
+    """Of the run's checkpoint."""
+    key: str
+    """What the weights are known by: others in their place are not this run's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Exit:
     """How the last launch of a run ended."""
 
@@ -58,6 +72,11 @@ class Saved:
     step: int
     path: Path
     manifest: Record
+
+    @property
+    def key(self) -> str:
+        """What its weights are known by."""
+        return hashlib.sha256(json.dumps(self.manifest["files"], sort_keys=True).encode()).hexdigest()
 
 
 class RunDir:
@@ -144,6 +163,23 @@ class RunDir:
             return DataRef(**json.loads((self.path / contract.DATA_FILE).read_text()))
         except (OSError, ValueError, TypeError) as e:
             raise _damaged(self.path / contract.DATA_FILE) from e
+
+    def write_origins(self, origins: Mapping[str, OriginRef]) -> None:
+        write_json(self.path / contract.ORIGINS_FILE, {name: asdict(ref) for name, ref in origins.items()})
+
+    def origins(self) -> dict[str, OriginRef]:
+        """`init` and `teacher`, as far as it has them."""
+        file = self.path / contract.ORIGINS_FILE
+        try:
+            return {name: OriginRef(**ref) for name, ref in json.loads(file.read_text()).items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError) as e:
+            raise _damaged(file) from e
+
+    def held(self, name: str) -> Path:
+        """Where the checkpoint of another run is held under that name, in the form of a run."""
+        return self.path / contract.HELD_DIR / name
 
     def add_metrics(self, record: Record) -> None:
         append_line(self.path / contract.METRICS_FILE, record)

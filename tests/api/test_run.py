@@ -13,7 +13,9 @@ import stoker
 from stoker.api.opening import begin
 from stoker.api.run import Run, go_on
 from stoker.rundir import RunDir
-from stoker.spec.run import Batch, Data, Model, On, Until
+from stoker.spec.data import Data
+from stoker.spec.model import Model
+from stoker.spec.run import Batch, On, Until
 
 LONG = 100_000
 

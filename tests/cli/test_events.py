@@ -9,7 +9,8 @@ from stoker.cli import describe
 from stoker.cli.events import words
 from stoker.cli.main import main
 from stoker.rundir import DataRef, RunDir
-from stoker.spec.run import Data, RunSpec, Until
+from stoker.spec.data import Data
+from stoker.spec.run import RunSpec, Until
 
 TOLD = [
     ({"kind": "world", "attempt": 2, "workers": 1, "restart": 1}, "attempt 2 with 1 worker"),

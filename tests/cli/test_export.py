@@ -166,7 +166,7 @@ def test_a_killed_export_leaves_no_half_folder_and_the_next_clears_up(place: Pat
         (["export", "tale", "--step", "last"], "--step is last"),
         (["export", "tale", "--shard-size", "big"], "'big' is not a size"),
         (["import", "gone", "--name", "x"], "there is no folder gone"),
-        (["import", "other", "--name", "x"], 'model_type is "bert"'),
+        (["import", "other", "--name", "x"], 'model_type is "t5"'),
         (["import", "runs/tale", "--name", "x"], "belongs to run 'tale' already"),
     ],
 )
@@ -179,7 +179,7 @@ def test_bad_input_is_one_line_and_a_remedy(
 ) -> None:
     monkeypatch.chdir(place)
     (place / "other").mkdir(exist_ok=True)
-    (place / "other" / "config.json").write_text('{"model_type": "bert"}')
+    (place / "other" / "config.json").write_text('{"model_type": "t5"}')
     assert main(words) == 2
     shown = capsys.readouterr().err
     assert said in shown

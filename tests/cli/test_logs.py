@@ -9,8 +9,9 @@ import pytest
 from stoker.cli.logs import moment
 from stoker.cli.main import main
 from stoker.rundir import DataRef, RunDir
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, RunSpec, Until
+from stoker.spec.run import RunSpec, Until
 
 NOW = datetime(2026, 11, 15, 12, 0, 0)
 

@@ -5,7 +5,8 @@ import pytest
 
 from stoker.cli.main import main
 from stoker.rundir import DataRef, RunDir
-from stoker.spec.run import Data, RunSpec, Until
+from stoker.spec.data import Data
+from stoker.spec.run import RunSpec, Until
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from stoker.cli.main import main
 from stoker.cli.watch import await_end
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec.data import Data
 from stoker.spec.errors import RunFailed
-from stoker.spec.run import Data, RunSpec, Until
+from stoker.spec.run import RunSpec, Until
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 import itertools
+import random
 
 import numpy as np
 import pytest
 
-from stoker.data.order import batch, sample_ids
+from stoker.data.order import Mixed, Shuffled, Windowed, batch, sample_ids, shares
+from stoker.spec.data import BLOCK
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 4, 5, 7, 1000, 2**10 - 1, 2**10, 2**10 + 1, 2**17 + 1, 1_000_000])
@@ -57,7 +59,7 @@ def test_seeds_and_epochs_have_orders_of_their_own() -> None:
 
 def test_a_place_in_a_trillion_samples_is_found_directly() -> None:
     n = 10**12
-    ids = batch(seed=9, samples=n, sequences=512, step=3 * n // 512 + 7)
+    ids = batch(Shuffled(9, n), sequences=512, step=3 * n // 512 + 7).ids
     assert len(np.unique(ids)) == 512
     assert ids.min() >= 0
     assert ids.max() < n
@@ -66,15 +68,78 @@ def test_a_place_in_a_trillion_samples_is_found_directly() -> None:
 
 
 def test_steps_go_on_through_the_end_of_an_epoch() -> None:
-    ids = np.concatenate([batch(seed=5, samples=10, sequences=4, step=step) for step in (1, 2, 3, 4, 5)])
+    ids = np.concatenate([batch(Shuffled(5, 10), sequences=4, step=step).ids for step in (1, 2, 3, 4, 5)])
     assert sorted(ids[:10].tolist()) == sorted(ids[10:].tolist()) == list(range(10))
 
 
 def test_the_last_step_of_a_run_of_whole_epochs_is_short() -> None:
-    sizes = [len(batch(seed=5, samples=10, sequences=4, step=step, positions=10)) for step in (1, 2, 3, 4)]
+    sizes = [len(batch(Shuffled(5, 10), sequences=4, step=step, positions=10).ids) for step in (1, 2, 3, 4)]
     assert sizes == [4, 4, 2, 0]
 
 
 def test_a_batch_larger_than_the_epoch_takes_several() -> None:
-    ids = batch(seed=5, samples=3, sequences=7, step=1)
+    ids = batch(Shuffled(5, 3), sequences=7, step=1).ids
     assert np.bincount(ids).tolist() in ([3, 2, 2], [2, 3, 2], [2, 2, 3])
+
+
+def test_a_window_is_a_permutation_of_its_own_samples_and_needs_no_others() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for _ in range(50):
+        samples, window, key = draw.randrange(1, 400), draw.randrange(1, 90), draw.randrange(2**63)
+        order = Windowed(key, samples, window)
+        ids = order.draw(0, samples).ids
+        for first in range(0, samples, window):
+            part = ids[first : first + window]
+            assert sorted(part) == list(range(first, min(first + window, samples)))
+        whole = samples // window * window
+        assert np.array_equal(Windowed(key, 10 * samples + window, window).draw(0, whole).ids, ids[:whole])
+
+
+def test_a_stream_that_is_gone_through_again_is_shuffled_as_a_whole() -> None:
+    drawn = Windowed(3, 1000, 64).draw(0, 3000)
+    assert sorted(drawn.ids[1000:2000]) == sorted(drawn.ids[2000:]) == list(range(1000))
+    assert drawn.epochs.tolist() == [0] * 1000 + [1] * 1000 + [2] * 1000
+    assert not np.array_equal(drawn.ids[1000:2000] // 64, np.arange(1000) // 64)
+
+
+@pytest.mark.parametrize("order", [Windowed(5, 777, 50), Mixed(5, (0.7, 0.2, 0.1), (300, 7, 5000))])
+def test_any_stretch_is_found_without_the_ones_before(order) -> None:
+    whole = order.draw(0, 10_000)
+    for start, stop in ((0, 0), (0, 1), (49, 52), (777, 778), (4090, 4100), (3, 9999), (8192, 8193)):
+        part = order.draw(start, stop)
+        assert np.array_equal(part.ids, whole.ids[start:stop])
+        assert np.array_equal(part.epochs, whole.epochs[start:stop])
+
+
+def test_a_mixture_has_exact_shares_in_every_block_and_each_source_all_of_itself_before_any_again() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for _ in range(12):
+        number = draw.randrange(2, 6)
+        weights = tuple(draw.choice([draw.uniform(0.01, 1), float(draw.randrange(1, 100))]) for _ in range(number))
+        samples = tuple(draw.choice([40, draw.randrange(100, 3000), 50_000]) for _ in range(number))
+        blocks = draw.randrange(1, 5)
+        drawn = Mixed(draw.randrange(2**63), weights, samples).draw(0, blocks * BLOCK)
+        ends = np.cumsum(samples)
+        sources = np.searchsorted(ends, drawn.ids, side="right").reshape(blocks, BLOCK)
+        expected = shares(weights)
+        assert sum(expected) == BLOCK
+        assert all(abs(e - BLOCK * w / sum(weights)) < 1 for e, w in zip(expected, weights, strict=True))
+        for block in sources:
+            assert np.bincount(block, minlength=number).tolist() == expected
+        for source in range(number):
+            mine = drawn.ids[sources.ravel() == source] - (ends[source] - samples[source])
+            used = np.bincount(mine, minlength=samples[source])
+            assert used.max() - used.min() <= 1
+            epochs = drawn.epochs[sources.ravel() == source]
+            for epoch in range(len(mine) // samples[source]):
+                assert sorted(mine[epochs == epoch]) == list(range(samples[source]))
+
+
+def test_sources_of_one_size_are_not_shuffled_alike() -> None:
+    drawn = Mixed(1, (1.0, 1.0), (2048, 2048)).draw(0, BLOCK)
+    first, second = drawn.ids[drawn.ids < 2048], drawn.ids[drawn.ids >= 2048] - 2048
+    assert not np.array_equal(first, second)

@@ -8,9 +8,9 @@ import pytest
 from stoker.api.opening import begin
 from stoker.data.prepare import Progress, prepare, prepared
 from stoker.data.shards import TokenSet
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
-from stoker.spec.run import Data, TrainTokenizer
 
 TEXTS = [f"It was day {i} of the voyage: Grüße aus 漢字,\nand the sea was \u2028calm." for i in range(400)]
 COUNTED = """

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from stoker.data.prepare import Progress, is_prepared, prepare, prepared
 from stoker.data.shards import TokenSet
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, TrainTokenizer
 
 WORDS = ["stoker", "feeds", "the", "fire", "Grüße", "漢字", "x = 1", "don't", "\n", "\r\n", "  ", "\n\n", "end."]
 
@@ -113,7 +113,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from stoker.data.prepare import prepare
-from stoker.spec.run import Data, TrainTokenizer
+from stoker.spec.data import Data, TrainTokenizer
 
 def show(progress):
     print(progress.phase, progress.done / max(1, progress.total), flush=True)
@@ -299,7 +299,7 @@ def test_a_full_disk_is_said_and_what_is_done_stays(tmp_path: Path) -> None:
 import resource, signal
 from pathlib import Path
 from stoker.data.prepare import prepare
-from stoker.spec.run import Data, TrainTokenizer
+from stoker.spec.data import Data, TrainTokenizer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
 data = Data(path={str(tmp_path / "a.txt")!r}, tokenizer=TrainTokenizer(train=300))

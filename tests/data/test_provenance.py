@@ -18,7 +18,7 @@ from stoker.data.passages import Passage, Passages
 from stoker.data.prepare import prepare
 from stoker.data.provenance import MARK, Part, read
 from stoker.data.shards import TokenSet
-from stoker.spec.run import Data, TrainTokenizer
+from stoker.spec.data import Data, TrainTokenizer
 
 WORDS = ["stoker", "feeds", "the", "fire", "Grüße", "漢字", "don't", "\n", "\r\n", "  ", "end.", "<|endoftext|>"]
 

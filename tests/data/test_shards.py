@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.data.order import batch
+from stoker.data.order import Shuffled, batch
 from stoker.data.shards import INDEX_FILE, Index, Shard, TokenSet
 from stoker.spec.errors import UserError
 
@@ -64,7 +64,7 @@ def test_any_step_of_a_billion_tokens_is_found_without_reading_the_rest(tmp_path
         np.full(1_000_000, 777, "<u2").tofile(file)
     tokens = TokenSet.open(tmp_path)
     samples = tokens.train.samples(1024)
-    ids = batch(seed=1, samples=samples, sequences=512, step=123_456)
+    ids = batch(Shuffled(1, samples), sequences=512, step=123_456).ids
     rows = tokens.train.read(ids, 1024)
     in_777 = ids * 1024 // 1_000_000 == 777
     assert np.array_equal(rows[:, 0] == 777, in_777)

@@ -89,7 +89,7 @@ def test_a_tokenizer_without_an_end_token_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_or_with_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no tokenizer\.json, and not both vocab\.json and merges\.txt"):
+    with pytest.raises(UserError, match=r"has no tokenizer\.json, no tokenizer\.model, and not both vocab"):
         load(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="cannot be read"):

@@ -6,8 +6,9 @@ import pytest
 
 from stoker.launch.backend import Facts
 from stoker.launch.command import KEEP_PAGES, submission
+from stoker.spec.data import Data
 from stoker.spec.errors import MissingExtra, UserError
-from stoker.spec.run import Data, On, RunSpec, ScriptSpec, Until
+from stoker.spec.run import On, RunSpec, ScriptSpec, Until
 
 LAPTOP = Facts(cores=8, gpus=(), torch="2.15.0")
 GPUS = Facts(cores=16, gpus=("H100", "H100"), torch="2.15.0")

@@ -10,8 +10,9 @@ import pytest
 from stoker.launch.local import Local
 from stoker.rundir import DataRef, RunDir
 from stoker.spec import contract
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, RunSpec, Until
+from stoker.spec.run import RunSpec, Until
 
 SLEEPER = "import pathlib, os, time; pathlib.Path(os.environ['STOKER_RUN_DIR'], 'up').touch(); time.sleep(60)"
 

@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 
 from stoker.data.ledger import Ledger
-from stoker.data.order import batch
+from stoker.data.order import Shuffled, batch
 from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.observe.audit import audit
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import share
-from stoker.spec.run import Batch, Data, Model, RunSpec, TrainTokenizer, Until
+from stoker.spec.model import Model
+from stoker.spec.run import Batch, RunSpec, Until
 
 LENGTH, SEQUENCES = 16, 10
 
@@ -46,7 +48,8 @@ class FakeRun:
         for rank in range(world):
             with Ledger(self.dir.ledger, attempt=number, rank=rank, world=world, start=start) as ledger:
                 for step in range(start + 1, stop + 1):
-                    ids = batch(seed=1, samples=self.samples, sequences=SEQUENCES, step=step, positions=self.positions)
+                    order = Shuffled(1, self.samples)
+                    ids = batch(order, sequences=SEQUENCES, step=step, positions=self.positions).ids
                     part = share(len(ids), rank=rank, world=world)
                     mine = ids[part.start : part.stop]
                     rows = self.tokens.train.read(mine, LENGTH)
@@ -129,7 +132,7 @@ def test_one_swapped_sample_fails(run: FakeRun) -> None:
 
 def test_one_sample_used_twice_with_its_true_tokens_fails(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=3, world=1)
-    first = batch(seed=1, samples=run.samples, sequences=SEQUENCES, step=1)
+    first = batch(Shuffled(1, run.samples), sequences=SEQUENCES, step=1).ids
     with Ledger(run.dir.ledger, attempt=2, rank=0, world=1, start=3) as ledger:
         ledger.record(4, first, run.tokens.train.read(first, LENGTH))
     result = audit(run.dir)
@@ -200,7 +203,7 @@ def test_other_data_in_the_place_of_the_runs_data_fails(run: FakeRun) -> None:
 
 
 def test_a_step_of_another_size_than_the_batch_fails(run: FakeRun) -> None:
-    ids = np.concatenate([batch(seed=1, samples=run.samples, sequences=SEQUENCES, step=step) for step in (1, 2, 3)])
+    ids = np.concatenate([batch(Shuffled(1, run.samples), sequences=SEQUENCES, step=step).ids for step in (1, 2, 3)])
     with Ledger(run.dir.ledger, attempt=1, rank=0, world=1, start=0) as ledger:
         for step, (start, stop) in enumerate([(0, 10), (10, 19), (19, 30)], start=1):
             ledger.record(step, ids[start:stop], run.tokens.train.read(ids[start:stop], LENGTH))

@@ -9,9 +9,11 @@ from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.observe.batch import batch, documents, line, reached, token_set
 from stoker.rundir import DataRef, RunDir
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import share
 from stoker.spec.errors import UserError
-from stoker.spec.run import Batch, Data, Model, RunSpec, TrainTokenizer, Until
+from stoker.spec.model import Model
+from stoker.spec.run import Batch, RunSpec, Until
 
 LENGTH, SEQUENCES, SEED = 16, 10, 3
 
@@ -49,13 +51,12 @@ class Ledgers:
             with Ledger(self.dir.ledger, attempt=number, rank=rank, world=world, start=start) as ledger:
                 for step in range(start + 1, stop + 1):
                     ids = order.batch(
-                        seed=SEED,
-                        samples=self.samples,
+                        order.Shuffled(SEED, self.samples),
                         sequences=SEQUENCES,
                         step=step,
                         positions=positions,
                         since=since,
-                    )
+                    ).ids
                     part = share(len(ids), rank=rank, world=world)
                     mine = ids[part.start : part.stop]
                     ledger.record(step, mine, self.tokens.train.read(mine, LENGTH))
@@ -78,7 +79,7 @@ def test_a_step_is_that_of_the_attempt_that_survived(run: Ledgers, made: TokenSe
         assert (found.in_order, found.in_shards) == (True, True)
         assert (
             np.concatenate(found.ranks).tolist()
-            == order.batch(seed=SEED, samples=run.samples, sequences=SEQUENCES, step=step).tolist()
+            == order.batch(order.Shuffled(SEED, run.samples), sequences=SEQUENCES, step=step).ids.tolist()
         )
 
 

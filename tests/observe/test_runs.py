@@ -10,8 +10,9 @@ import pytest
 
 from stoker.observe.runs import all_runs, find, row, view
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data, RunSpec, ScriptSpec, Until
+from stoker.spec.run import RunSpec, ScriptSpec, Until
 
 
 def new_run(runs: Path, name: str) -> RunDir:

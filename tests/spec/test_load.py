@@ -192,7 +192,7 @@ def test_a_mistake_in_a_file_is_one_line_with_place_and_remedy(tmp_path: Path, t
         (["data=x"], ["until is missing", "until.steps=1000"]),
         (["until.steps=1"], ["data is missing", "data=./books"]),
         (["data=x", "until=1000"], ["command line: until holds keys", "until.steps"]),
-        (["data=x", "until.patience=3"], ["it names no end", "{steps: 1000}"]),
+        (["data=x", "until.patience=3"], ["it names no end", "{steps: 1000}", "steps_this_run"]),
         (["data=x", "until.time=2h"], ["optim.schedule cosine", "optim.horizon"]),
         (["data=x", "until.time=soon"], ["until.time", "'soon' is not a duration"]),
         (["data=[]", "until.steps=1"], ["data.path cannot be []"]),
@@ -270,3 +270,24 @@ def any_spec(dice: random.Random) -> RunSpec:
             "env": some([{}, {"on": "off", "A": "1", "B": "", "C": "1.50", "D": "~"}]),
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("model.upcast_attention=true", "upcast_attention means nothing to the family bert"),
+        ("batch.length=4", "et batch.length to 8 or more"),
+        ("log.attention=true", "log.attention cannot look into a bert. Set log.attention to false"),
+        ("objective.rate=100%", "objective.rate"),
+        ("objective.masking=never", "objective.masking"),
+    ],
+)
+def test_what_bert_cannot_be_is_refused(word: str, said: str) -> None:
+    assert said in refusal(None, "data=.", "model=bert-tiny", "until.steps=1", "batch.length=64", word)
+
+
+def test_steps_of_a_launch_need_a_schedule_that_knows_its_end() -> None:
+    message = refusal(None, "data=.", "until.steps_this_run=5")
+    assert "until has only time or steps_this_run" in message
+    assert "optim.horizon" in message
+    load(None, ["data=.", "until.steps_this_run=5", "optim.horizon=100"])

@@ -12,7 +12,8 @@ from textwrap import dedent
 import pytest
 
 from stoker.rundir import DataRef, RunDir
-from stoker.spec.run import Data, On, RunSpec, Until
+from stoker.spec.data import Data
+from stoker.spec.run import On, RunSpec, Until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

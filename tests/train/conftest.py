@@ -31,8 +31,9 @@ def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         1
     )  # tests run side by side, and threads that wait for each other's core take ten times as long
 
-    def train(*words: str, code: int = 0) -> RunDir:
-        opened = begin(load(None, [f"data={tokens}", *TINY, *words]).spec, runs=tmp_path / "here")
+    def train(*words: str, code: int = 0, shaped: bool = True) -> RunDir:
+        tiny = [word for word in TINY if shaped or not word.startswith("model.")]
+        opened = begin(load(None, [f"data={tokens}", *tiny, *words]).spec, runs=tmp_path / "here")
         attempt = opened.run.next_attempt()
         alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, ENV_ATTEMPT: attempt}
         for name, value in {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():

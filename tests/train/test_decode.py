@@ -6,20 +6,38 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.decode import Decoder, Rereading
-from stoker.train.models.gpt2 import GPT2Decoder, build
+from stoker.train.models import model_spec
+from stoker.train.models.gpt2 import GPT2, GPT2Decoder
+from stoker.train.models.llama import LlamaDecoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPE = Model(layers=3, heads=3, width=39, context=24, vocab=101, init_std=0.3)
-DECODERS: list[Callable[[nn.Module, int, int], Decoder]] = [GPT2Decoder, Rereading]
+LLAMA = Model(
+    family="llama", layers=3, heads=4, kv_heads=2, width=48, context=24, vocab=101, init_std=0.3, rope_theta=50.0
+)
+SHAPES = {
+    "plain": SHAPE,
+    "scaled": SHAPE.model_copy(update={"scale_attention_by_layer": True}),
+    "llama": LLAMA,
+    "llama tied": LLAMA.model_copy(update={"tied": True, "kv_heads": 4}),
+}
 
 
-@pytest.fixture(params=[SHAPE, SHAPE.model_copy(update={"scale_attention_by_layer": True})], ids=["plain", "scaled"])
+def own_decoder(model: nn.Module, rows: int, length: int) -> Decoder:
+    return (GPT2Decoder if isinstance(model, GPT2) else LlamaDecoder)(model, rows, length)
+
+
+DECODERS: list[Callable[[nn.Module, int, int], Decoder]] = [own_decoder, Rereading]
+
+
+@pytest.fixture(params=SHAPES)
 def model(request: pytest.FixtureRequest) -> nn.Module:
     torch.manual_seed(1)
-    return build(request.param).eval()
+    shape = SHAPES[request.param]
+    return model_spec(shape.family).build(shape).eval()
 
 
 def tokens(*shape: int, seed: int = 2) -> Tensor:
@@ -72,7 +90,7 @@ def test_a_row_is_replaced_and_others_are_dropped(model: nn.Module, make: Callab
 def test_a_decoder_leaves_the_model_ready_to_train(model: nn.Module) -> None:
     text = tokens(2, 9)
     wanted = torch.autograd.grad(model(text).sum(), list(model.parameters()))
-    decoder = GPT2Decoder(model, 2, 24)
+    decoder = own_decoder(model, 2, 24)
     decoder.read([0, 1], text)
     decoder.step(text[:, 0])
     got = torch.autograd.grad(model(text).sum(), list(model.parameters()))

@@ -12,8 +12,9 @@ from tokenizers import Tokenizer, decoders, models
 from stoker.data.prepare import ignore
 from stoker.data.shards import TokenSet
 from stoker.data.tokenizer import LoadedTokenizer, load_folder
+from stoker.spec.data import Data
 from stoker.spec.errors import RunFailed, UserError
-from stoker.spec.run import Data, Model
+from stoker.spec.model import Model
 from stoker.train.evaluate import evaluate, precision_of, token_widths, tokenise
 from stoker.train.load import load_model
 from stoker.train.models.gpt2 import SPEC

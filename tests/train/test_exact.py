@@ -74,6 +74,20 @@ def test_a_run_killed_at_any_step_gives_the_losses_of_an_undisturbed_one(
     assert_proven(stoker, "whole")
 
 
+def test_a_llama_that_dies_with_all_its_workers_goes_on_bit_for_bit(
+    stoker, tokens: Path, eventually, kill_tree
+) -> None:
+    words = [*WORDS, f"data={tokens}", "model.family=llama", "model.kv_heads=1", "until.steps=24", "on.workers=2"]
+    stoker("train", "name=whole", *words)
+    run, process = stoker.run("killed"), stoker.start("train", "name=killed", *words)
+    eventually(lambda: last_step(run) >= 13)
+    kill_tree(process)
+    stoker("train", "name=killed", *words)
+    assert attempts(run) == 2
+    assert losses(run) == losses(stoker.run("whole"))
+    assert_proven(stoker, "killed")
+
+
 def _kill_inside_a_save(
     run, process: subprocess.Popen[str], eventually: Callable[..., None], kill_tree: Callable[..., None], *, step: int
 ) -> None:
@@ -81,6 +95,28 @@ def _kill_inside_a_save(
     eventually(half.exists, every_s=0)
     kill_tree(process)
     assert not (half / "manifest.json").exists(), "the save was over before it could be cut off"
+
+
+def test_a_masked_model_killed_on_the_way_gives_the_losses_of_an_undisturbed_one(
+    stoker, pairs: Path, eventually, workers_of
+) -> None:
+    words = [
+        f"data={pairs}", "model.family=bert", "model.layers=2", "model.heads=2", "model.width=32", "model.context=32",
+        "model.dropout=0.1", "batch.sequences=9", "batch.length=32", "batch.micro=2", "until.steps=24",
+        "precision=fp32", "checkpoint.every=10", "log.every=1", "eval.every=12", "optim.warmup=5", "on.workers=2",
+    ]  # fmt: skip
+    stoker("train", "name=whole", *words)
+    run, process = stoker.run("killed"), stoker.start("train", "name=killed", *words)
+    eventually(lambda: last_step(run) >= 13)
+    os.kill(workers_of(process)[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert any(event["kind"] == "resumed" for event in run.events())
+    assert losses(run) == losses(stoker.run("whole"))
+    assert_proven(stoker, "killed")
+    again = json.loads(stoker("replay", "killed", "--step", "12", "--json").stdout)
+    assert (again["in_order"], again["in_shards"], again["replayed"]["equal"]) == (True, True, True)
+    assert again["samples"][0]["documents"][0]["text"].startswith("[CLS]")
 
 
 def test_the_number_of_workers_may_change_while_the_batch_stays(stoker, tokens: Path) -> None:

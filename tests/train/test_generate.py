@@ -1,24 +1,24 @@
 """Text as the model means it: equal to the reference's, and each row as it would come alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from stoker.data.tokenizer import LoadedTokenizer, load_folder
 from stoker.spec.errors import RunFailed, UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.generate import Piece, Settings, draw, generate
 from stoker.train.models import model_spec
-from stoker.train.models.gpt2 import SPEC
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPE = Model(layers=3, heads=3, width=39, context=251, vocab=300, init_std=0.2)
 SHORT = SHAPE.model_copy(update={"context": 16})
+LLAMA = Model(family="llama", layers=3, heads=4, kv_heads=2, width=40, hidden=64, context=251, vocab=300, init_std=0.2)
 GREEDY = Settings(temperature=0, past_end=True)
 PROMPTS = ["the stoker", "a", "a heap of coal warms the old engine. The grate", "lights"]
 PARROT = """\
@@ -46,7 +46,7 @@ def tokenizer(tokens: Path) -> LoadedTokenizer:
 
 def random_model(shape: Model) -> nn.Module:
     torch.manual_seed(1)
-    return SPEC.build(shape).eval()
+    return model_spec(shape.family).build(shape).eval()
 
 
 @pytest.fixture
@@ -82,16 +82,28 @@ def write(shape: Model, tokenizer: LoadedTokenizer, prompts: Sequence[str], sett
     return rows(generate(random_model(shape), shape, tokenizer.tokenizer, tokenizer.end_id, prompts, settings))
 
 
-@torch.no_grad()
-def test_greedy_text_is_the_references_for_200_tokens(tokenizer: LoadedTokenizer) -> None:
-    config = GPT2Config(
-        n_layer=3, n_head=3, n_embd=39, n_positions=251, vocab_size=300, eos_token_id=None, bos_token_id=None,
-        pad_token_id=0,
+def gpt2() -> PreTrainedModel:
+    return GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=3, n_embd=39, n_positions=251, vocab_size=300))
+
+
+def llama() -> PreTrainedModel:
+    config = LlamaConfig(
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, hidden_size=40, intermediate_size=64,
+        max_position_embeddings=251, vocab_size=300, rms_norm_eps=1e-5,
     )  # fmt: skip
-    reference = GPT2LMHeadModel(config).eval()
-    model = random_model(SHAPE)
-    reference.load_state_dict(SPEC.to_hf(model.state_dict()), strict=False)
-    found = rows(generate(model, SHAPE, tokenizer.tokenizer, tokenizer.end_id, PROMPTS, GREEDY))
+    return LlamaForCausalLM(config)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("shape", "theirs"), [(SHAPE, gpt2), (LLAMA, llama)], ids=["gpt2", "llama"])
+def test_greedy_text_is_the_references_for_200_tokens(
+    tokenizer: LoadedTokenizer, shape: Model, theirs: Callable[[], PreTrainedModel]
+) -> None:
+    reference = theirs().eval()
+    reference.generation_config.update(eos_token_id=None, bos_token_id=None, pad_token_id=0)
+    model = random_model(shape)
+    reference.load_state_dict(model_spec(shape.family).to_hf(model.state_dict()), strict=False)
+    found = rows(generate(model, shape, tokenizer.tokenizer, tokenizer.end_id, PROMPTS, GREEDY))
     for prompt, (text, reason, ids) in zip(PROMPTS, found, strict=True):
         given = torch.tensor([tokenizer.tokenizer.encode(prompt).ids])
         wanted = reference.generate(given, max_new_tokens=200, do_sample=False)[0, given.shape[1] :].tolist()
@@ -102,7 +114,7 @@ def test_greedy_text_is_the_references_for_200_tokens(tokenizer: LoadedTokenizer
     batch = reference.generate(same_length, max_new_tokens=200, do_sample=False)[:, 1:].tolist()
     starts = [tokenizer.tokenizer.decode(ids) for ids in same_length.tolist()]
     assert [
-        ids for _, _, ids in rows(generate(model, SHAPE, tokenizer.tokenizer, tokenizer.end_id, starts, GREEDY))
+        ids for _, _, ids in rows(generate(model, shape, tokenizer.tokenizer, tokenizer.end_id, starts, GREEDY))
     ] == batch
 
 

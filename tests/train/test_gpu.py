@@ -5,13 +5,18 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from stoker.data.masking import Masking
 from stoker.data.shards import Index, Shard
-from stoker.spec.run import Model
+from stoker.spec.model import Model
+from stoker.train.batches import Batch
+from stoker.train.models import bert
 from stoker.train.models.gpt2 import SPEC
+from stoker.train.objectives.masked import Masked
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -80,6 +85,32 @@ def test_on_a_gpu_the_logits_are_the_references() -> None:
     tokens = torch.randint(1000, (4, 128)).cuda()
     with torch.no_grad():
         assert torch.allclose(ours(tokens), reference(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_on_a_gpu_packed_rows_have_the_losses_and_gradients_of_padded_ones(packs: bool) -> None:
+    torch.manual_seed(0)
+    model = bert.SPEC.build(
+        Model(family="bert", layers=3, heads=4, width=256, context=128, vocab=1000, init_std=0.06)
+    ).cuda()
+    rows = torch.zeros(24, 128 + 3 + 2, dtype=torch.int64)
+    rows[:, :128] = torch.randint(5, 1000, (24, 128))
+    rows[:20, 128] = torch.randint(8, 129, (20,))
+    rows[:20, 129:] = torch.tensor([5, 1, 3, 77])
+    batch = Batch(step=1, samples=np.arange(20), epochs=np.zeros(20, np.int64), rows=rows)
+    found = []
+    for masked, half in ((Masked(128, Masking(), None), False), (Masked(128, Masking(), None, packs=packs), True)):
+        model.zero_grad()
+        sums = torch.zeros(2, device="cuda")
+        for inputs in masked.cut(batch, number=3, size=8):
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                parts = masked.loss(model, *(tensor.cuda() for tensor in inputs))
+            parts.sum().backward()
+            sums += parts.detach()
+        found.append((sums.cpu(), torch.cat([p.grad.flatten() for p in model.parameters()]).cpu()))
+    (wanted, gradient), (got, other) = found
+    assert torch.allclose(got, wanted, rtol=2e-2)
+    assert torch.nn.functional.cosine_similarity(gradient, other, dim=0) > 0.99
 
 
 @torch.no_grad()

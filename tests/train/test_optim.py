@@ -8,7 +8,7 @@ import torch
 from stoker.spec.derive import Derived, derive
 from stoker.spec.run import Optim, RunSpec
 from stoker.train.models.gpt2 import SPEC
-from stoker.train.optim import adamw, learning_rate
+from stoker.train.optim import learning_rate, optimizer, set_rate
 
 
 def laid_out(optim: dict[str, object], steps: int) -> tuple[Optim, Derived]:
@@ -57,11 +57,44 @@ def test_matrices_and_embeddings_decay_and_biases_and_norms_do_not() -> None:
         {"data": {"path": "x"}, "until": {"steps": 1}, "model": {"layers": 1, "heads": 2, "width": 8, "vocab": 300}}
     )
     model = SPEC.build(spec.model)
-    decayed, plain = adamw(model.named_parameters(), spec.optim).param_groups
+    decayed, plain = optimizer(model.named_parameters(), spec.optim).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     assert {names[id(p)] for p in decayed["params"]} == {name for name in names.values() if _is_matrix(name)}
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert all(isinstance(p, torch.nn.Parameter) for p in plain["params"])
+
+
+def test_lamb_is_the_published_update() -> None:
+    torch.manual_seed(0)
+    matrix, vector = torch.nn.Parameter(torch.randn(5, 3)), torch.nn.Parameter(torch.randn(4))
+    optim = Optim(kind="lamb", lr=0.01, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01)
+    ours = optimizer([("matrix", matrix), ("vector", vector)], optim)
+    plain = [matrix.detach().double(), vector.detach().double()]
+    averages, squares = [0.0, 0.0], [0.0, 0.0]
+    for step in range(1, 21):
+        matrix.grad, vector.grad = torch.randn(5, 3), torch.randn(4)
+        for i, (p, gradient, decay) in enumerate(zip(plain, (matrix.grad, vector.grad), (0.01, 0.0), strict=True)):
+            g = gradient.double()
+            averages[i] = 0.9 * averages[i] + 0.1 * g
+            squares[i] = 0.999 * squares[i] + 0.001 * g * g
+            update = averages[i] / (1 - 0.9**step) / ((squares[i] / (1 - 0.999**step)) ** 0.5 + 1e-6) + decay * p
+            ratio = p.norm() / update.norm() if i == 0 else 1.0
+            plain[i] = p - 0.02 * ratio * update
+        set_rate(ours, 0.02)
+        ours.step()
+    for got, wanted in zip((matrix, vector), plain, strict=True):
+        assert torch.allclose(got.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_lambs_state_is_there_from_the_start_and_a_matrix_of_zeros_moves() -> None:
+    matrix = torch.nn.Parameter(torch.zeros(2, 2))
+    lamb = optimizer([("matrix", matrix)], Optim(kind="lamb", lr=0.1))
+    assert {key: tensor.sum().item() for key, tensor in lamb.state[matrix].items()} == dict.fromkeys(
+        ("step", "exp_avg", "exp_avg_sq"), 0.0
+    )
+    matrix.grad = torch.ones(2, 2)
+    lamb.step()
+    assert torch.allclose(matrix, torch.full((2, 2), -0.1))
 
 
 def _is_matrix(name: str) -> bool:

@@ -14,6 +14,7 @@ from stoker.train.choices import Choices
 from stoker.train.devices import device
 from stoker.train.dist import Ranks
 from stoker.train.engine import Engine
+from stoker.train.objectives.causal import Causal
 from stoker.train.parallel import BUCKET_BYTES, Gradients
 
 WORLD = 3
@@ -23,6 +24,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from stoker.train.objectives.causal import Causal
 from stoker.train.parallel import Gradients
 
 rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -88,7 +90,8 @@ def engine(accumulation: int, micro: int) -> Engine:
             "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab": 64},
         }
     )
-    made = Engine(spec, Ranks(rank=0, local_rank=0, world=1, attempt=1), device("cpu", local_rank=0, local_world=1))
+    alone = Ranks(rank=0, local_rank=0, world=1, attempt=1)
+    made = Engine(spec, alone, device("cpu", local_rank=0, local_world=1), Causal())
     made.settle(Choices(precision="fp32", compile=False, micro=micro), accumulation=accumulation, micro=micro)
     return made
 
@@ -97,8 +100,8 @@ def engine(accumulation: int, micro: int) -> Engine:
 def test_micro_batches_of_any_size_give_the_gradients_of_one_big_batch(accumulation: int, micro: int) -> None:
     rows = torch.randint(64, (7, 17), generator=torch.Generator().manual_seed(3))
     whole, parts = engine(1, 7), engine(accumulation, micro)
-    loss, norm = whole.backward(batch(rows, padded=7), 7 * 16)
-    same_loss, same_norm = parts.backward(batch(rows, padded=accumulation * micro), 7 * 16)
+    loss, norm = whole.backward(batch(rows, padded=7), [7 * 16])
+    same_loss, same_norm = parts.backward(batch(rows, padded=accumulation * micro), [7 * 16])
     assert float(same_loss) == pytest.approx(float(loss), rel=1e-6)
     assert same_norm == pytest.approx(norm, rel=1e-6)
     for one, other in zip(whole.gradients.flat, parts.gradients.flat, strict=True):
@@ -108,4 +111,5 @@ def test_micro_batches_of_any_size_give_the_gradients_of_one_big_batch(accumulat
 def batch(rows: torch.Tensor, *, padded: int) -> Batch:
     room = torch.zeros(padded, rows.shape[1], dtype=torch.int64)
     room[: len(rows)] = rows
-    return Batch(step=1, samples=torch.arange(len(rows)).numpy(), rows=room)
+    ids = torch.arange(len(rows)).numpy()
+    return Batch(step=1, samples=ids, epochs=0 * ids, rows=room)

@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.api.origins import Origin, as_begun, check_tokenizer, hold, settle
 from stoker.data.files import covers, is_there
-from stoker.data.prepare import Progress, ignore, is_prepared, prepared
-from stoker.data.shards import INDEX_FILE, TokenSet
+from stoker.data.mixture import Mixture
+from stoker.data.pairs import AnySet, Pairs, PairSet
+from stoker.data.prepare import Progress, ignore, is_prepared
+from stoker.data.remote import is_remote
+from stoker.data.remote.transfer import RemoteError
+from stoker.data.sets import is_set, open_set, set_of
 from stoker.rundir import DataRef, Exit, RunDir
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
@@ -17,6 +22,7 @@ from stoker.spec.derive import Derived, derive
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 from stoker.storage.mirror import pull, run_dir
+from stoker.storage.store import StoreError
 
 PREPARED = ".prepared"
 VOCAB_ROUNDING = 128  # a vocabulary may be padded up to a multiple of this, for the matrix units
@@ -37,7 +43,7 @@ class OpenedTraining(Opened):
     """One that trains a model of ours."""
 
     spec: RunSpec
-    tokens: TokenSet
+    tokens: AnySet
     derived: Derived
 
 
@@ -77,10 +83,14 @@ def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], 
     if run.exists():
         with run.lock():
             return _existing(run, spec, store, progress)
-    tokens = prepared(spec.data, store, progress=progress)
+    spec, origins = settle(spec, runs=runs)
+    tokens = set_of(spec.data, store, pairs=_pairs(spec), progress=progress)
+    _check_kind(spec, tokens)
+    check_tokenizer(origins, tokens.tokenizer)
     spec = _fill(spec, tokens)
     _check_size(spec, tokens)
-    _create(run, spec, tokens)
+    _check_end(spec, tokens)
+    _create(run, spec, tokens, origins)
     return _opened(run, spec, tokens, done=None)
 
 
@@ -94,24 +104,33 @@ def free_name(spec: AnySpec, runs: Path) -> AnySpec:
 
 
 def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progress], None]) -> OpenedTraining:
-    old = run.any_spec()
+    old = run.spec()
+    spec = as_begun(spec, old)
     changes = difference(old, spec)
     if changes.refused:
         raise _another_run(run, changes.refused)
     kept = None if changes.data else _kept(run, spec)
-    tokens = kept or prepared(spec.data, store, progress=progress)
+    gone = ", ".join(spec.data.paths)
+    try:
+        tokens = kept or set_of(spec.data, store, pairs=_pairs(spec), progress=progress)
+    except (RemoteError, StoreError) as e:
+        kept, gone = None if changes.data else _began_with(run), e.problem
+        if kept is None:
+            raise
+        tokens = kept
     if tokens.key != run.data().key:
         raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
+    _check_end(spec, tokens)
     opened = _opened(run, spec, tokens, done=_done(run, spec, tokens, changes.allowed))
     _apply(run, spec, changes.allowed)
     if run.data().shards != str(tokens.path.absolute()):  # begun on another machine, or moved since
         run.write_data(_ref(tokens))
     if not opened.done:
         run.clear_exit()
-    if kept and not opened.done and not any(map(is_code, _words(spec))):
-        gone = ", ".join(_words(spec))
-        run.add_event("note", text=f"{gone} is gone: the run goes on with the tokens made of it, in {kept.path}")
+    if kept and not opened.done and not any(map(is_code, spec.data.paths)):
+        why = f"{gone} is gone" if gone == ", ".join(spec.data.paths) else gone
+        run.add_event("note", text=f"{why}: the run goes on with the tokens made of it, in {kept.path}")
     return opened
 
 
@@ -121,16 +140,20 @@ def _apply(run: RunDir, spec: AnySpec, changes: Changes) -> None:
         run.add_event("changed", changes={key: list(values) for key, values in changes.items()})
 
 
-def _kept(run: RunDir, spec: RunSpec) -> TokenSet | None:
+def _kept(run: RunDir, spec: RunSpec) -> AnySet | None:
     """The token set that the run began with, when its text cannot be looked at: gone, or of a function asked once."""
+    words = spec.data.paths
+    if any(is_remote(word) or is_there(word) for word in words) and not any(map(is_code, words)):
+        return None
+    return _began_with(run)
+
+
+def _began_with(run: RunDir) -> AnySet | None:
     began = run.data()
     folder = Path(began.shards)
-    words = _words(spec)
-    if any(map(is_there, words)) and not any(map(is_code, words)):
+    if not is_set(folder):
         return None
-    if not (folder / INDEX_FILE).is_file():
-        return None
-    tokens = TokenSet.open(folder)
+    tokens = open_set(folder)
     return tokens if tokens.key == began.key else None
 
 
@@ -170,19 +193,15 @@ def _refuse_inside_data(run: RunDir, spec: RunSpec) -> None:
         *(run.path / name for name in (contract.SPEC_FILE, contract.DATA_FILE, contract.METRICS_FILE)),
         *(run.log(0), run.ledger / "attempt-0001-rank-0000.jsonl", run.checkpoint(1) / contract.MANIFEST_FILE),
     )
-    for word in _words(spec):
-        if any(covers(word, file) for file in written):
+    for word in spec.data.paths:
+        if not is_remote(word) and any(covers(word, file) for file in written):
             raise UserError(
                 f"the run's folder {run.path} lies inside its data {word}, and what it writes would become data",
                 remedy="Keep runs elsewhere with --runs DIR, or name the text more narrowly in data.path",
             )
 
 
-def _words(spec: RunSpec) -> list[str]:
-    return [spec.data.path] if isinstance(spec.data.path, str) else spec.data.path
-
-
-def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exit | None:
+def _done(run: RunDir, spec: RunSpec, tokens: AnySet, changed: Changes) -> Exit | None:
     """A run that is done stays done until its end is put further off, or it is sent back to an earlier step."""
     exit = run.exit()
     if exit is None or exit.state != "done" or "checkpoint.resume" in changed:
@@ -193,12 +212,12 @@ def _done(run: RunDir, spec: RunSpec, tokens: TokenSet, changed: Changes) -> Exi
     return exit if steps is not None and steps <= (exit.step or 0) else None
 
 
-def _opened(run: RunDir, spec: RunSpec, tokens: TokenSet, *, done: Exit | None) -> OpenedTraining:
+def _opened(run: RunDir, spec: RunSpec, tokens: AnySet, *, done: Exit | None) -> OpenedTraining:
     derived = _derived(run, spec, tokens)
     return OpenedTraining(run=run, spec=spec, tokens=tokens, derived=derived, done=done)
 
 
-def _derived(run: RunDir, spec: RunSpec, tokens: TokenSet) -> Derived:
+def _derived(run: RunDir, spec: RunSpec, tokens: AnySet) -> Derived:
     saved = run.saved()
     progress = saved[-1].manifest["state"]["progress"] if saved else {}
     return derive(
@@ -217,7 +236,7 @@ def _another_run(run: RunDir, changes: Changes) -> UserError:
     )
 
 
-def _create(run: RunDir, spec: AnySpec, tokens: TokenSet | None = None) -> None:
+def _create(run: RunDir, spec: AnySpec, tokens: AnySet | None = None, origins: dict[str, Origin] | None = None) -> None:
     try:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -228,32 +247,76 @@ def _create(run: RunDir, spec: AnySpec, tokens: TokenSet | None = None) -> None:
                 f"run '{run.name}' was begun by another command just now", remedy="Start another with --new"
             )
         if tokens is not None:
-            shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
+            _copy_tokenizer(tokens, run)
+        if origins:
+            run.write_origins(hold(run, origins))
         run.create(spec, _ref(tokens) if tokens else None)
 
 
-def _ref(tokens: TokenSet) -> DataRef:
+def _copy_tokenizer(tokens: AnySet, run: RunDir) -> None:
+    if tokens.tokenizer.is_dir():  # HDF5 files may come without one
+        shutil.copytree(tokens.tokenizer, run.tokenizer, dirs_exist_ok=True)
+
+
+def _pairs(spec: RunSpec) -> Pairs | None:
+    """What a masked model is trained on."""
+    return Pairs(length=spec.batch.length, vocab=spec.model.vocab) if spec.model.masked else None
+
+
+def _check_kind(spec: RunSpec, tokens: AnySet) -> None:
+    if spec.model.masked == isinstance(tokens, PairSet):
+        return
+    held, needed = ("sentence pairs", "tokens") if isinstance(tokens, PairSet) else ("tokens", "sentence pairs")
+    raise UserError(
+        f"{tokens.path} holds {held}, and model.family {spec.model.family} is trained on {needed}",
+        remedy="Name the text itself in data.path, or take a model of the other kind",
+    )
+
+
+def _ref(tokens: AnySet) -> DataRef:
     return DataRef(shards=str(tokens.path.absolute()), key=tokens.key)
 
 
-def _fill(spec: RunSpec, tokens: TokenSet) -> RunSpec:
+def _fill(spec: RunSpec, tokens: AnySet) -> RunSpec:
     """The model's vocabulary: the tokenizer's, unless the spec says a little more."""
     most = -(-tokens.vocab // VOCAB_ROUNDING) * VOCAB_ROUNDING
     vocab = spec.model.vocab or tokens.vocab
     if not tokens.vocab <= vocab <= most:
         raise UserError(
             f"model.vocab is {vocab}, but the tokenizer has {tokens.vocab} tokens",
-            remedy=f"Leave model.vocab out, or set it from {tokens.vocab} to {most}",
+            remedy=f"Leave model.vocab out (null, where a preset names it), or set it from {tokens.vocab} to {most}",
         )
     return spec.model_copy(update={"model": spec.model.model_copy(update={"vocab": vocab})})
 
 
-def _check_size(spec: RunSpec, tokens: TokenSet) -> None:
+def _check_size(spec: RunSpec, tokens: AnySet) -> None:
     batch = spec.batch
     samples = tokens.train.samples(batch.length)
+    if isinstance(tokens, Mixture):
+        for source, count in zip(tokens.sources, tokens.train.counts(batch.length), strict=True):
+            if not count:
+                raise UserError(
+                    f"{source.name} has {source.tokens.train.tokens} tokens, less than one sequence of {batch.length}",
+                    remedy="Leave it out of data.mix, or lower batch.length",
+                )
+    if not tokens.whole:
+        return
+    if samples < batch.sequences and isinstance(tokens, PairSet):
+        raise UserError(
+            f"the data has {samples} sentence pairs, less than one batch of {batch.sequences}",
+            remedy="Give more text, or lower batch.sequences",
+        )
     if samples < batch.sequences:
         raise UserError(
             f"the data has {tokens.train.tokens} tokens, less than one batch of {batch.sequences} × {batch.length} "
             f"= {batch.sequences * batch.length}",
             remedy="Give more text, or lower batch.sequences or batch.length",
+        )
+
+
+def _check_end(spec: RunSpec, tokens: AnySet) -> None:
+    if spec.until.epochs and not tokens.whole:
+        raise UserError(
+            "until.epochs cannot be counted in a stream whose end is not known yet",
+            remedy="Set until.steps or until.tokens instead",
         )

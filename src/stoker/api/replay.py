@@ -3,8 +3,6 @@
 The copy goes the way that the run went: attempt after attempt, each with its own number of workers and its own choices.
 """
 
-import hashlib
-import os
 import shutil
 import tempfile
 import time
@@ -13,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.api.borrow import borrow
 from stoker.api.running import ending, follow, plan, start
 from stoker.launch.backend import Running
 from stoker.observe.batch import Stretch, line, reached, token_set
@@ -136,7 +135,10 @@ def scratch(run: RunDir, step: int) -> Iterator[Scratch]:
     with tempfile.TemporaryDirectory(prefix="stoker-replay-", ignore_cleanup_errors=True) as folder:
         copy = RunDir(Path(folder) / run.name)
         copy.create(spec, DataRef(shards=str(tokens.path), key=tokens.key))
-        shutil.copytree(tokens.tokenizer, copy.tokenizer)
+        copy.write_origins(run.origins())
+        (copy.path / contract.HELD_DIR).symlink_to(run.path / contract.HELD_DIR)
+        if tokens.tokenizer.is_dir():  # HDF5 files may come without one
+            shutil.copytree(tokens.tokenizer, copy.tokenizer)
         saved = _borrow(run, copy, step)
         start = saved.step if saved else 0
         yield Scratch(run=run, copy=copy, step=step, start=start, legs=legs(run, stretches, start, step, samples))
@@ -203,37 +205,10 @@ def _borrow(run: RunDir, copy: RunDir, step: int) -> Saved | None:
     while there := [saved for saved in run.saved() if saved.step < step and saved.step not in refused]:
         saved = there[-1]
         run.fetch(saved)
-        folder = copy.checkpoint(saved.step)
-        folder.mkdir()
-        if _take(saved, folder):
+        if borrow(saved, copy.checkpoint(saved.step)):
             return saved
-        shutil.rmtree(folder)
         refused.add(saved.step)
     return None
-
-
-def _take(saved: Saved, folder: Path) -> bool:
-    """False when it is not whole, or not as it was written."""
-    try:
-        for name, facts in saved.manifest["files"].items():
-            _link(saved.path / name, folder / name)
-            with open(folder / name, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != facts["sha256"]:
-                    return False
-        _link(saved.path / contract.MANIFEST_FILE, folder / contract.MANIFEST_FILE)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _link(source: Path, target: Path) -> None:
-    """The trainer never writes into a checkpoint that is there, so a second name for the file is copy enough."""
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or another user's file
-        shutil.copyfile(source, target)
 
 
 def _failure(step: int, end: Exit) -> UserError | RunFailed:

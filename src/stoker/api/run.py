@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.api.opening import begin
+from stoker.api.origins import as_asked
 from stoker.api.running import POLL, await_start, ending, plan, start
 from stoker.data.prepare import Progress, ignore
 from stoker.launch.backend import Running
@@ -130,6 +131,7 @@ def unique_name(spec: AnySpec, runs: Path) -> AnySpec:
 
 def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Run:
     """Start the run of that name, or go on with it, in the background."""
+    spec = as_asked(spec, runs=runs)
     directory = RunDir(runs / spec.name)
     submission = plan(spec, directory)
     opened = begin(spec, runs=runs, progress=progress)

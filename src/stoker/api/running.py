@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from stoker.api.origins import known_vocab, teacher_shape
 from stoker.launch import secrets
 from stoker.launch.backend import Running, Submission
 from stoker.launch.local import Local
@@ -10,7 +11,7 @@ from stoker.observe.logs import last_lines
 from stoker.rundir import Exit, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
-from stoker.spec.run import AnySpec
+from stoker.spec.run import AnySpec, ScriptSpec
 
 POLL = 0.2  # seconds between two looks at a run
 
@@ -18,7 +19,11 @@ POLL = 0.2  # seconds between two looks at a run
 def plan(spec: AnySpec, run: RunDir) -> Submission:
     backend = Local()
     secrets.resolve(spec)  # what is missing is told before anything is made
-    return backend.plan(spec, backend.discover(), run.path)
+    if isinstance(spec, ScriptSpec):
+        return backend.plan(spec, backend.discover(), run.path)
+    model = spec.model.model_copy(update={"vocab": spec.model.vocab or known_vocab(spec.data)})
+    known = spec.model_copy(update={"model": model})
+    return backend.plan(known, backend.discover(), run.path, teacher=teacher_shape(spec, run))
 
 
 def start(submission: Submission, *, detached: bool = False) -> Running:

@@ -9,6 +9,7 @@ from stoker.cli.places import runs_argument
 from stoker.observe.audit import Audit
 from stoker.observe.audit import audit as prove
 from stoker.observe.runs import find
+from stoker.observe.shares import Source
 from stoker.spec import contract
 
 SHOWN = 10
@@ -29,7 +30,8 @@ def audit(args: argparse.Namespace) -> int:
 def _text(found: Audit) -> str:
     rows = [
         ("steps", f"{found.steps:,}, in {found.attempts} attempt{'s' * (found.attempts != 1)}"),
-        ("samples", f"{found.samples:,}, {found.epochs} whole times through the data"),
+        ("samples", f"{found.samples:,}" + ("" if found.sources else f", {found.epochs} whole times through the data")),
+        *(("source", _source(source)) for source in found.sources),
         ("missing", str(found.missing)),
         ("duplicated", str(found.duplicated)),
         ("mismatched", str(found.mismatched)),
@@ -43,3 +45,10 @@ def _text(found: Audit) -> str:
     more = len(found.problems) - SHOWN
     rows += [("problem", problem) for problem in found.problems[:SHOWN]]
     return output.pairs([*rows, ("problem", f"and {more} more")] if more > 0 else rows)
+
+
+def _source(source: Source) -> str:
+    return (
+        f"{output.printable(source.name)}: {source.samples:,} samples for a weight of {source.weight:.4g}, "
+        f"{source.epochs} whole times through it"
+    )

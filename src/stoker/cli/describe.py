@@ -10,11 +10,13 @@ from stoker.observe.runs import view
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import sizes
 from stoker.spec.code import is_code
+from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import micro_batches
-from stoker.spec.run import AnySpec, Model, ScriptSpec, TrainTokenizer
+from stoker.spec.model import Model
+from stoker.spec.run import AnySpec, ScriptSpec
 
 Rows = list[tuple[str, str]]
-WORTH_A_LINE = ("note", "resumed", "fallback", "checkpoint failed", "skipped", "failed")
+WORTH_A_LINE = ("note", "resumed", "waiting", "fallback", "checkpoint failed", "skipped", "failed")
 
 
 def plan(spec: AnySpec, submission: Submission, run: RunDir) -> Rows:
@@ -27,7 +29,6 @@ def plan(spec: AnySpec, submission: Submission, run: RunDir) -> Rows:
             *_warnings(spec),
         ]
     batch, model = spec.batch, spec.model
-    paths = spec.data.path if isinstance(spec.data.path, list) else [spec.data.path]
     count, each = 1, -(-batch.sequences // submission.workers)
     if batch.micro:
         count, each = micro_batches(batch.sequences, world=submission.workers, most=batch.micro)
@@ -36,7 +37,7 @@ def plan(spec: AnySpec, submission: Submission, run: RunDir) -> Rows:
     return [
         ("run", f"{run.place} ({_fate(run)})"),
         ("model", _model(model, vocab)),
-        ("data", ", ".join(paths)),
+        ("data", _data(spec.data)),
         ("batch", f"{batch.sequences} × {batch.length} = {batch.sequences * batch.length:,} tokens a step"),
         ("workers", f"{submission.workers} on {submission.device}, {work}"),
         *_warnings(spec),
@@ -45,6 +46,13 @@ def plan(spec: AnySpec, submission: Submission, run: RunDir) -> Rows:
 
 def _warnings(spec: AnySpec) -> Rows:
     return [("warning", text) for text in secrets.warnings(spec)]
+
+
+def _data(data: Data) -> str:
+    if data.mix:
+        total = sum(part.weight for part in data.mix)
+        return ", ".join(f"{part.weight / total:.3g} of {' '.join(part.paths)}" for part in data.mix)
+    return ", ".join(data.paths) + (" (a stream)" if data.stream else "")
 
 
 def _model(model: Model, vocab: int | None) -> str:
@@ -72,14 +80,15 @@ def goal(opened: OpenedTraining) -> Rows:
         vocabulary += f", so the model has {output.number(parameters)} parameters"
     end = []
     if derived.steps and derived.positions:
-        epochs = f"{derived.positions / tokens.train.samples(spec.batch.length):.3g}"
         steps = f"{derived.steps:,} step{'s' * (derived.steps != 1)}"
         end.append(f"{steps} = {output.number(derived.positions * spec.batch.length)} tokens")
-        end.append(f"{epochs} time{'s' * (epochs != '1')} through the data")
+        if tokens.whole and not spec.data.mix:
+            epochs = f"{derived.positions / tokens.train.samples(spec.batch.length):.3g}"
+            end.append(f"{epochs} time{'s' * (epochs != '1')} through the data")
     if spec.until.time:
         end.append(f"at most {output.duration(spec.until.time)}")
     return [
-        ("tokens", f"{output.number(tokens.train.tokens)} to train on{held_out}"),
+        ("tokens", f"{output.number(tokens.train.tokens)} to train on{'' if tokens.whole else ' so far'}{held_out}"),
         ("vocabulary", vocabulary),
         ("until", ", ".join(end)),
     ]

@@ -4,24 +4,32 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from stoker.cli import output
+from stoker.cli.masked import eval_masked
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
 from stoker.cli.progress import counting, preparing
+from stoker.data.pairs import AnySet
 from stoker.data.prepare import ignore, is_prepared
+from stoker.data.sets import open_set
 from stoker.data.shards import Split, TokenSet
 from stoker.data.tokenizer import TOKENIZER_FILE, load_folder
 from stoker.observe.batch import token_set
 from stoker.spec import contract
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
-from stoker.spec.run import Data
 from stoker.train.evaluate import Score, evaluate, precision_of, token_widths, tokenise
 from stoker.train.load import LoadedModel
+from stoker.train.models import model_spec
+from stoker.train.tasks import choose, last_words, read_choices, read_last_words
 
 HELD_OUT = "validation"
+TASKS = {"choice": (read_choices, choose), "last-word": (read_last_words, last_words)}
+FIGURES = ("accuracy", "accuracy_by_length", "perplexity")
 
 
 class Chosen(NamedTuple):
@@ -36,6 +44,9 @@ def eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", nargs="+", default=[], metavar="FILE", help="text or a prepared set (what the run itself held out)"
     )
+    parser.add_argument(
+        "--task", choices=tuple(TASKS), help="--data has questions: choices between continuations, or last words"
+    )
     parser.add_argument("--split", choices=(HELD_OUT, "train"), help=f"which part of a prepared set ({HELD_OUT})")
     parser.add_argument("--sequences", type=int, metavar="N", help="so many, spread over the data (all of it)")
     parser.add_argument("--length", type=int, metavar="N", help="tokens in a sequence (the run's, or the context)")
@@ -47,6 +58,12 @@ def eval(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} is {getattr(args, name)}", remedy="Give 1 or more, or leave it out")
     loaded = open_model(args)
+    if "" in args.data:
+        raise UserError("--data names nothing", remedy="Name files, folders or globs of text, or a prepared set")
+    if args.task:
+        return _task(args, loaded)
+    if loaded.shape.masked:
+        return eval_masked(args, loaded)
     length, vocab = _length(args, loaded), loaded.shape.vocab
     precision = precision_of(loaded)
     assert vocab is not None
@@ -77,6 +94,37 @@ def eval(args: argparse.Namespace) -> int:
     return contract.EXIT_DONE
 
 
+def _task(args: argparse.Namespace, loaded: LoadedModel) -> int:
+    if len(args.data) != 1:
+        raise UserError("--task needs one file of questions", remedy="Name it: --data FILE")
+    if model_spec(loaded.shape.family).objective != "causal":
+        raise UserError(
+            f"{loaded.origin} does not predict the next token, and --task asks for that",
+            remedy="Leave --task out, or name another model",
+        )
+    read, answer = TASKS[args.task]
+    questions, tokenizer, precision = read(Path(args.data[0])), open_tokenizer(args, loaded), precision_of(loaded)
+    with counting("answering", "texts") as progress:
+        outcome = answer(
+            loaded.model,
+            loaded.shape,
+            tokenizer.tokenizer,
+            tokenizer.end_id,
+            questions,
+            precision=precision,
+            progress=progress,
+        )
+    figures = {key: value for key, value in asdict(outcome).items() if value is not None}
+    if args.json:
+        head = {"model": loaded.origin, "step": loaded.step, "data": args.data[0], "task": args.task}
+        print(json.dumps(head | {"precision": precision} | figures))
+    else:
+        rows = [("model", loaded.origin), ("data", f"{args.data[0]}: {outcome.questions:,} questions ({args.task})")]
+        rows += [(key.replace("_", " "), f"{figures[key]:.4g}") for key in FIGURES if key in figures]
+        print(output.pairs([*rows, ("precision", precision)]))
+    return contract.EXIT_DONE
+
+
 def _length(args: argparse.Namespace, loaded: LoadedModel) -> int:
     context = loaded.shape.context
     length: int = args.length or (loaded.run.spec().batch.length if loaded.run else context)
@@ -90,17 +138,15 @@ def _length(args: argparse.Namespace, loaded: LoadedModel) -> int:
 @contextmanager
 def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     name = ", ".join(args.data)
-    if "" in args.data:
-        raise UserError("--data names nothing", remedy="Name files, folders or globs of text, or a prepared set")
     if not args.data:
         if loaded.run is None:
             raise UserError(f"{loaded.origin} has no data of its own", remedy="Name some: --data FILE")
         yield _of_set(f"run '{loaded.run.name}'", token_set(loaded.run), args)
         return
     like = loaded.run.spec().data if loaded.run else Data(path=".")
-    data = like.model_copy(update={"path": args.data, "tokenizer": None})
+    data = like.model_copy(update={"path": args.data, "mix": None, "stream": False, "tokenizer": None})
     if is_prepared(data):
-        tokens = TokenSet.open(Path(args.data[0]))
+        tokens = open_set(Path(args.data[0]))
         _refuse_other_tokenizer(name, tokens, args, loaded)
         yield _of_set(name, tokens, args)
         return
@@ -109,10 +155,13 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     with TemporaryDirectory(prefix="stoker-eval-") as place:
         with nullcontext(ignore) if args.json else preparing() as progress:
             tokens = tokenise(data, open_tokenizer(args, loaded), Path(place), progress)
+        assert isinstance(tokens, TokenSet)
         yield Chosen(name, tokens, tokens.train)
 
 
-def _of_set(name: str, tokens: TokenSet, args: argparse.Namespace) -> Chosen:
+def _of_set(name: str, tokens: AnySet, args: argparse.Namespace) -> Chosen:
+    if not isinstance(tokens, TokenSet):
+        raise UserError(f"{name} holds sentence pairs for masked models", remedy="Name the text itself: --data FILE")
     split = tokens.train if args.split == "train" else tokens.validation
     if not split.tokens:
         raise UserError(
@@ -122,7 +171,7 @@ def _of_set(name: str, tokens: TokenSet, args: argparse.Namespace) -> Chosen:
     return Chosen(f"{name}, {args.split or HELD_OUT}", tokens, split)
 
 
-def _refuse_other_tokenizer(name: str, tokens: TokenSet, args: argparse.Namespace, loaded: LoadedModel) -> None:
+def _refuse_other_tokenizer(name: str, tokens: AnySet, args: argparse.Namespace, loaded: LoadedModel) -> None:
     """Its figures would mean nothing."""
     if not _has_tokenizer(tokens) or not (args.tokenizer or loaded.tokenizer):
         return
@@ -132,7 +181,7 @@ def _refuse_other_tokenizer(name: str, tokens: TokenSet, args: argparse.Namespac
         )
 
 
-def _has_tokenizer(tokens: TokenSet) -> bool:
+def _has_tokenizer(tokens: AnySet) -> bool:
     return (tokens.tokenizer / TOKENIZER_FILE).is_file()
 
 

@@ -73,6 +73,8 @@ def _of_a_step(record: Record) -> str | None:
     kind, step = record["kind"], record.get("step")
     if kind == "resumed":
         return f"resumed at step {step}"
+    if kind == "waiting":
+        return f"step {step} waits for its data: it is still being prepared"
     if kind == "checkpoint":
         return f"saved step {step} in {record['seconds']:.1f} s"
     if kind == "checkpoint failed":

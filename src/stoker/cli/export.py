@@ -73,6 +73,9 @@ def _rows(exported: Exported, kept: str, pushed: str | None) -> list[tuple[str, 
         rows.append(("logits", f"differ by {record['logits']['largest_difference']:.2g} at most"))
     if "greedy" in record:
         rows.append(("greedy", f"{record['greedy']['tokens']} tokens, {_equal(record['greedy']['equal'])}"))
+    if "masked" in record:
+        rows.append(("masked", f"{record['masked']['places']} likeliest words, {_equal(record['masked']['equal'])}"))
+    if "tokenizer" in record:
         rows.append(("tokenizer", f"{record['tokenizer']['texts']} texts, {_equal(record['tokenizer']['equal'])}"))
     rows.append(("verdict", WORDS[exported.verdict]))
     rows += [("problem", output.printable(problem)) for problem in record["problems"]]

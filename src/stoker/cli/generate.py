@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stoker.cli import output
+from stoker.cli.masked import fill_masked
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -18,7 +19,9 @@ from stoker.train.generate import generate as write
 def generate_arguments(parser: argparse.ArgumentParser) -> None:
     usual = Settings()
     model_arguments(parser)
-    parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="text to continue; none begins a document")
+    parser.add_argument(
+        "prompts", nargs="*", metavar="PROMPT", help="text to continue, or to fill in; none begins a document"
+    )
     parser.add_argument("--file", type=Path, metavar="FILE", help="a file of prompts, one a line")
     parser.add_argument(
         "--tokens", type=int, default=usual.tokens, metavar="N", help=f"the most to write ({usual.tokens})"
@@ -54,8 +57,18 @@ def generate(args: argparse.Namespace) -> int:
     )
     prompts = _prompts(args)
     loaded = open_model(args)
+    if loaded.shape.masked:
+        return fill_masked(args, loaded, prompts)
     tokenizer = open_tokenizer(args, loaded)
-    written = write(loaded.model, loaded.shape, tokenizer.tokenizer, tokenizer.end_id, prompts, settings)
+    written = write(
+        loaded.model,
+        loaded.shape,
+        tokenizer.tokenizer,
+        tokenizer.end_id,
+        prompts,
+        settings,
+        begin=tokenizer.begin_id,
+    )
     show = _show_objects if args.json else _show_text
     show(_in_order(written), [(prompt, sample) for prompt in prompts for sample in range(settings.samples)])
     return contract.EXIT_DONE

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from stoker.api.opening import OpenedTraining, begin
+from stoker.api.origins import as_asked
 from stoker.api.run import unique_name
 from stoker.api.running import await_start, ending, plan, start
 from stoker.cli import describe, output
@@ -42,6 +43,7 @@ def launch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def launch(args: argparse.Namespace) -> int:
     spec, runs = _wanted(args)
+    spec = as_asked(spec, runs=runs)
     run = RunDir(runs / spec.name)
     submission = plan(spec, run)
     if not args.json:

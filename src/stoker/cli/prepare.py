@@ -1,4 +1,4 @@
-"""`stoker prepare`: text -> token shards."""
+"""`stoker prepare`: text -> token shards, or sentence pairs for masked models."""
 
 import argparse
 import json
@@ -8,11 +8,15 @@ from pathlib import Path
 
 from stoker.cli import output
 from stoker.cli.progress import preparing
+from stoker.data.masking import Masking
+from stoker.data.pairs import AnySet, Pairs, PairSet
 from stoker.data.prepare import prepare as make
+from stoker.data.publish import export
 from stoker.spec import contract
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
-from stoker.spec.run import Data
+from stoker.spec.run import SHORTEST_PAIR
 
 
 def prepare_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +24,8 @@ def prepare_arguments(parser: argparse.ArgumentParser) -> None:
         "data",
         nargs="+",
         metavar="DATA",
-        help="files, folders or globs of text, JSONL, JSON, CSV, Parquet; or your own module:function",
+        help="files, folders or globs of text, JSONL, JSON, CSV, Parquet; hf://, s3://, gs://, https://; "
+        "or your own module:function",
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the token shards")
     parser.add_argument(
@@ -29,28 +34,58 @@ def prepare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--field", metavar="F", help="the field that holds the text (text)")
     parser.add_argument("--validation", metavar="SHARE", help="share of the tokens held out (1%%)")
     parser.add_argument("--skip-bad", action="store_true", help="leave out and count records that cannot be read")
+    parser.add_argument("--pairs", type=int, metavar="N", help="sentence pairs of up to N tokens, for bert")
+    parser.add_argument("--hdf5", action="store_true", help="with --pairs: as HDF5 files with masks drawn, for others")
+    parser.add_argument(
+        "--predictions", type=int, default=20, metavar="N", help="with --hdf5: most masked words in a pair (20)"
+    )
+    parser.add_argument("--whole-words", action="store_true", help="with --hdf5: mask whole words")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (one a core)")
 
 
 def prepare(args: argparse.Namespace) -> int:
     if args.workers is not None and args.workers < 1:
         raise UserError(f"--workers is {args.workers}", remedy="Give 1 or more, or leave it out for one a core")
-    data = _data(args)
+    data, pairs = _data(args), _pairs(args)
     began = time.monotonic()
     with preparing() as progress:
-        tokens = make(data, args.out, workers=args.workers, progress=progress)
+        if args.hdf5 and pairs:
+            masking = Masking(predictions=args.predictions, whole_words=args.whole_words)
+            tokens: AnySet = export(data, args.out, pairs, masking, workers=args.workers, progress=progress)
+        else:
+            tokens = make(data, args.out, pairs=pairs, workers=args.workers, progress=progress)
     left_out = tokens.index.skipped
     skipped = f"; {left_out} record{'s' * (left_out != 1)} left out" if left_out else ""
     rows = [
+        *_pair_rows(tokens),
         ("tokens", f"{tokens.train.tokens:,} to train on, {tokens.validation.tokens:,} held out"),
         ("documents", f"{tokens.index.documents:,}, {output.size(tokens.index.bytes)} of text{skipped}"),
         ("tokenizer", f"{tokens.vocab:,} tokens"),
         ("time", output.duration(time.monotonic() - began)),
         ("folder", str(args.out.absolute())),
-        ("next", f"stoker init {shlex.quote(str(args.out))}"),
     ]
+    if pairs is None:
+        rows.append(("next", f"stoker init {shlex.quote(str(args.out))}"))
     print(output.pairs(rows))
     return contract.EXIT_DONE
+
+
+def _pairs(args: argparse.Namespace) -> Pairs | None:
+    if args.pairs is None:
+        if args.hdf5:
+            raise UserError("--hdf5 writes sentence pairs", remedy="Say how long they are: --pairs 128 --hdf5")
+        return None
+    if args.pairs < SHORTEST_PAIR:
+        raise UserError(f"--pairs is {args.pairs}", remedy=f"Give {SHORTEST_PAIR} tokens or more, such as --pairs 128")
+    if args.predictions < 1:
+        raise UserError(f"--predictions is {args.predictions}", remedy="Give 1 or more, such as --predictions 20")
+    return Pairs(length=args.pairs)
+
+
+def _pair_rows(tokens: AnySet) -> list[tuple[str, str]]:
+    if not isinstance(tokens, PairSet):
+        return []
+    return [("pairs", f"{tokens.train.records:,} to train on, {tokens.validation.records:,} held out")]
 
 
 def _data(args: argparse.Namespace) -> Data:

@@ -158,6 +158,7 @@ class _PrepareLines:
 
 def _prepared(state: prepare.Progress) -> str:
     text = f"{size(state.done)} of {size(state.total)}" if state.total else size(state.done)
+    text += f", {size(state.fetched)} fetched" if state.fetched else ""
     return f"{text}, {number(state.tokens)} tokens" if state.tokens else text
 
 

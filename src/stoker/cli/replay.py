@@ -110,11 +110,13 @@ def _text(run: RunDir, found: StepBatch, samples: list[SampleView]) -> str:
 
 
 def _table(samples: list[SampleView]) -> str:
-    head = ("SAMPLE", "RANK", "TOKENS", "FILE", "PLACE", "TEXT")
+    mixed = any(view.source for view in samples)
+    head = ("SAMPLE", "RANK", *(("SOURCE",) if mixed else ()), "TOKENS", "FILE", "PLACE", "TEXT")
     rows = []
     for view in samples:
         for number, one in enumerate(view.documents):
-            who = ("", "") if number else (str(view.sample), str(view.rank))
+            who = (str(view.sample), str(view.rank), *((_file(view.source),) if mixed else ()))
+            who = ("",) * len(who) if number else who
             rows.append((*who, str(one.tokens), _file(one.file), _place(one), _line(one.text)))
     taken = sum(2 + max(len(row[i]) for row in (head, *rows)) for i in range(len(head) - 1))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH

@@ -14,9 +14,9 @@ from rich.table import Table
 from stoker.spec.errors import UserError
 from stoker.spec.keys import doc, flat, keys
 from stoker.spec.load import Loaded, load
+from stoker.spec.model import Model
 from stoker.spec.presets import Preset, presets_of_both_kinds
 from stoker.spec.problems import unknown_key
-from stoker.spec.run import Model
 from stoker.spec.schema import run_schema
 from stoker.spec.sizes import parameters
 from stoker.spec.starter import look, starter
@@ -109,7 +109,8 @@ def _facts(preset: Preset) -> dict[str, object]:
 def _size(preset: Preset) -> int:
     if preset.kind == "model":
         return parameters(Model.model_validate(preset.document.values), GPT2_VOCAB)
-    return parameters(load(None, [f"base={preset.name}", "data=."]).training.model, GPT2_VOCAB)
+    needed = ["data=.", "objective.teacher=."]  # what no preset can know; neither changes the model
+    return parameters(load(None, [f"base={preset.name}", *needed]).training.model, GPT2_VOCAB)
 
 
 def _as_json(key: str, loaded: Loaded) -> dict[str, object]:

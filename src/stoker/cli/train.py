@@ -8,6 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from stoker.api.opening import Opened, OpenedTraining, begin, free_name
+from stoker.api.origins import as_asked
 from stoker.api.running import ending, follow, plan, start
 from stoker.cli import describe, output
 from stoker.cli.interrupts import Interrupts
@@ -43,6 +44,7 @@ def train(args: argparse.Namespace) -> int:
     spec = load(Path(file) if file else None, words).spec
     if args.new:
         spec = free_name(spec, args.runs)
+    spec = as_asked(spec, runs=args.runs)
     run = RunDir(args.runs / spec.name)
     submission = plan(spec, run)
     print(output.pairs(describe.plan(spec, submission, run_dir(run.path))), flush=True)

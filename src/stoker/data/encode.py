@@ -18,7 +18,7 @@ from stoker.data.files import stamp_of
 from stoker.data.provenance import Trace
 from stoker.data.shards import TOKENIZER_FOLDER, Dtype, Shard
 from stoker.data.sources.document import BadRecords, Piece
-from stoker.data.tokenizer import TOKENIZER_FILE
+from stoker.data.tokenizer import TOKENIZER_FILE, going_on
 from stoker.data.units import Unit, pieces
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
@@ -57,10 +57,12 @@ class Advance:
 
     bytes: int
     tokens: int
+    fetched: int = 0
+    """Bytes that came from elsewhere."""
 
 
 def encode(job: Job, unit: Unit) -> Iterator[Advance]:
-    """Tokenise a unit, and report as it goes. A kill at any moment leaves the unit done or not begun."""
+    """Tokenise a unit, whose files are here, and report as it goes. A kill leaves the unit done or not begun."""
     partial = job.folder / f"{unit.number:05d}.{os.getpid()}.part"  # an orphan of a killed prepare may still be at work
     bad, trace = BadRecords(skip=job.skip_bad), Trace(unit)
     joiner = _Joiner(job, trace)
@@ -75,10 +77,10 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
                 advance = min(text, unit.size - reported)
                 reported += advance
                 yield Advance(advance, len(ids))
-            _check_unchanged(unit)
+            check_unchanged(unit)
             held_out = int(tokens * job.validation)
-            validation = _move_tail(file, job, f"validation-{unit.number:05d}.bin", held_out)
-            train = _finish(file, partial, job.folder / f"train-{unit.number:05d}.bin", tokens - held_out)
+            validation = move_tail(file, job, f"validation-{unit.number:05d}.bin", held_out)
+            train = finish(file, partial, job.folder / f"train-{unit.number:05d}.bin", tokens - held_out)
         record = UnitRecord(
             documents=joiner.documents, bytes=size, skipped=bad.skipped, train=train, validation=validation
         )
@@ -86,7 +88,7 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
         write_atomic(record_path(job.folder, unit), json.dumps(asdict(record)))
         yield Advance(unit.size - reported, 0)
     except UnicodeDecodeError:
-        _check_unchanged(unit)
+        check_unchanged(unit)
         raise
     except OSError as e:
         raise disk_error(job.folder, e) from e
@@ -129,7 +131,7 @@ class _Joiner:
     """Turns pieces into tokens, and ends each document that has any with the end token."""
 
     def __init__(self, job: Job, trace: Trace) -> None:
-        self._tokenizer = _tokenizer(job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE)
+        self._tokenizer, self._going_on = _tokenizers(job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE)
         self._end = job.end
         self._dtype = np.dtype(job.dtype).newbyteorder("<")
         self._inside = False
@@ -138,12 +140,9 @@ class _Joiner:
 
     def tokens(self, batch: list[tuple[int, Piece]]) -> NDArray[Any]:
         ids: list[int] = []
-        texts = [piece.text for _, piece in batch]
-        # The fast call gives the same ids without character offsets, in about half the time.
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        for (part, piece), encoding in zip(batch, encodings, strict=True):
+        for (part, piece), found in zip(batch, self._encoded([piece for _, piece in batch]), strict=True):
             before = len(ids)
-            ids += encoding.ids
+            ids += found
             self._inside |= bool(piece.text)
             if piece.last and self._inside:
                 ids.append(self._end)
@@ -152,19 +151,37 @@ class _Joiner:
             self._trace.add(part, characters=len(piece.text), tokens=len(ids) - before)
         return np.fromiter(ids, self._dtype, len(ids))
 
+    def _encoded(self, pieces: list[Piece]) -> list[list[int]]:
+        """The fast call gives the same ids without character offsets, in about half the time."""
+        if self._going_on is None:
+            return [one.ids for one in self._tokenizer.encode_batch_fast(_texts(pieces), add_special_tokens=False)]
+        inside = [self._inside, *(not piece.last for piece in pieces)]
+        ids: list[list[int]] = [[]] * len(pieces)
+        for tokenizer, goes_on in ((self._tokenizer, False), (self._going_on, True)):
+            places = [place for place in range(len(pieces)) if inside[place] is goes_on]
+            texts = _texts([pieces[place] for place in places])
+            for place, one in zip(places, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True):
+                ids[place] = one.ids
+        return ids
+
+
+def _texts(pieces: list[Piece]) -> list[str]:
+    return [piece.text for piece in pieces]
+
 
 @lru_cache(1)
-def _tokenizer(file: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(file))
+def _tokenizers(file: Path) -> tuple[Tokenizer, Tokenizer | None]:
+    tokenizer = Tokenizer.from_file(str(file))
+    return tokenizer, going_on(tokenizer)
 
 
-def _check_unchanged(unit: Unit) -> None:
+def check_unchanged(unit: Unit) -> None:
     for file, _ in unit.parts:
-        if stamp_of(file.path) != file.stamp:
+        if file.url is None and stamp_of(file.path) != file.stamp:
             raise UserError(f"{file.path} changed while it was being prepared", remedy="Run it again")
 
 
-def _move_tail(file: IO[bytes], job: Job, name: str, tokens: int) -> Shard:
+def move_tail(file: IO[bytes], job: Job, name: str, tokens: int) -> Shard:
     """Cut the last tokens off a file and make a shard of them."""
     partial, left = job.folder / f"{name}.{os.getpid()}.part", tokens * np.dtype(job.dtype).itemsize
     stop = file.seek(-left, os.SEEK_END)
@@ -172,14 +189,14 @@ def _move_tail(file: IO[bytes], job: Job, name: str, tokens: int) -> Shard:
         with open(partial, "w+b") as tail:
             while left:
                 left -= tail.write(file.read(min(left, COPY)))
-            shard = _finish(tail, partial, job.folder / name, tokens)
+            shard = finish(tail, partial, job.folder / name, tokens)
     finally:
         partial.unlink(missing_ok=True)
     file.truncate(stop)
     return shard
 
 
-def _finish(file: IO[bytes], partial: Path, final: Path, tokens: int) -> Shard:
+def finish(file: IO[bytes], partial: Path, final: Path, tokens: int) -> Shard:
     file.flush()
     os.fsync(file.fileno())
     file.seek(0)

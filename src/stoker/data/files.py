@@ -32,6 +32,8 @@ class DataFile:
     sha256: str
     problem: str | None
     """Why it cannot be read as text at all."""
+    url: str | None = None
+    """Where it is fetched from, when it is not on this machine; `sha256` is then the tag that it has there."""
 
     @property
     def size(self) -> int:
@@ -64,7 +66,7 @@ def covers(word: str, file: Path) -> bool:
         return False
     if path.is_dir() or not glob.has_magic(word):
         return _is_below(file.resolve(), path.resolve())
-    return any(_fits(path.parts, place.parts) and _is_below(file, place) for place in (file, *file.parents))
+    return any(fits(path.parts, place.parts) and _is_below(file, place) for place in (file, *file.parents))
 
 
 def fingerprint(
@@ -134,18 +136,18 @@ def _is_below(file: Path, folder: Path) -> bool:
     return file.is_relative_to(folder) and not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def _fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+def fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
     """The rules of glob.glob, for a path that need not be there."""
     if not pattern:
         return not parts
     first, *rest = pattern
-    if first == "**" and _fits(rest, parts):
+    if first == "**" and fits(rest, parts):
         return True
     if not parts or (parts[0].startswith(".") and not first.startswith(".")):
         return False
     if first == "**":
-        return _fits(pattern, parts[1:])
-    return fnmatch.fnmatchcase(parts[0], first) and _fits(rest, parts[1:])
+        return fits(pattern, parts[1:])
+    return fnmatch.fnmatchcase(parts[0], first) and fits(rest, parts[1:])
 
 
 def _inspect(path: Path, name: str, known: Known | None) -> DataFile:
@@ -168,12 +170,22 @@ def _read(path: Path, format: str) -> tuple[str, str | None]:
                     checker.feed(chunk)
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror}", remedy="Check the file and its permissions") from e
-    if format == "text" and not plain_text:
-        with reading(path) as unpacked:
-            while chunk := unpacked.read(CHUNK):
-                checker.feed(chunk)
+    if plain_text:
+        checker.feed(b"", final=True)
+        return sha256.hexdigest(), checker.problem
+    return sha256.hexdigest(), text_problem(path, format)
+
+
+def text_problem(path: Path, format: str) -> str | None:
+    """Why a file of text is none; what is wrong with the records of others shows when they are read."""
+    if format != "text":
+        return None
+    checker = Checker()
+    with reading(path) as unpacked:
+        while chunk := unpacked.read(CHUNK):
+            checker.feed(chunk)
     checker.feed(b"", final=True)
-    return sha256.hexdigest(), checker.problem
+    return checker.problem
 
 
 def stamp_of(path: Path) -> Stamp:

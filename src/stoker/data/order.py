@@ -5,9 +5,16 @@ inside. Any position is found in constant time, so a resume does not read what i
 """
 
 import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stoker.spec.data import BLOCK
 
 ROUNDS = 8  # a 64-byte digest has eight keys of 64 bits; four rounds already pass as random
 
@@ -23,15 +30,100 @@ def sample_ids(*, seed: int, samples: int, start: int, stop: int) -> NDArray[np.
     return np.concatenate(parts)
 
 
+class Drawn(NamedTuple):
+    ids: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    """How often each of them was drawn before."""
+
+
+class Order(Protocol):
+    def draw(self, start: int, stop: int) -> Drawn:
+        """The samples at positions start..stop-1 of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled:
+    """All samples in one order, then all of them in another."""
+
+    seed: int
+    samples: int
+
+    def draw(self, start: int, stop: int) -> Drawn:
+        ids = sample_ids(seed=self.seed, samples=self.samples, start=start, stop=stop)
+        return Drawn(ids, np.arange(start, stop) // self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """Window after window, each in an order of its own, so that no position needs more than the windows up to its own.
+
+    From the second time on, all samples are there, and all of them are in one order.
+    """
+
+    seed: int
+    samples: int
+    """Of those that are not known yet, none may be drawn, nor any of a window that they would be in."""
+    window: int
+    """Samples in each but the last."""
+
+    def draw(self, start: int, stop: int) -> Drawn:
+        parts = [np.empty(0, np.int64)]
+        seed = _subseed(self.seed, "window")
+        for number in range(start // self.window, (min(stop, self.samples) - 1) // self.window + 1):
+            first = number * self.window
+            size = min(self.window, self.samples - first)
+            places = np.arange(max(start - first, 0), min(stop - first, size), dtype=np.uint64)
+            parts.append(first + _permute(places, size, _keys(seed, number)))
+        if stop > self.samples:
+            parts.append(sample_ids(seed=self.seed, samples=self.samples, start=max(start, self.samples), stop=stop))
+        return Drawn(np.concatenate(parts), np.arange(start, stop) // self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Blocks of positions in which every source has its exact share; each source goes through its own epochs."""
+
+    seed: int
+    weights: tuple[float, ...]
+    samples: tuple[int, ...]
+    """Of each source. The ids of one begin where those of the one before it end."""
+
+    def draw(self, start: int, stop: int) -> Drawn:
+        drawn = [self._in_block(block, start, stop) for block in range(start // BLOCK, (stop - 1) // BLOCK + 1)]
+        empty = np.empty(0, np.int64)
+        return Drawn(
+            np.concatenate([empty, *(one.ids for one in drawn)]),
+            np.concatenate([empty, *(one.epochs for one in drawn)]),
+        )
+
+    def _in_block(self, block: int, start: int, stop: int) -> Drawn:
+        places = np.arange(max(start - block * BLOCK, 0), min(stop - block * BLOCK, BLOCK), dtype=np.uint64)
+        mixed = _permute(places, BLOCK, _keys(_subseed(self.seed, "mix"), block))
+        ids, epochs = np.empty_like(mixed), np.empty_like(mixed)
+        first = offset = 0
+        for source, (share, samples) in enumerate(zip(shares(self.weights), self.samples, strict=True)):
+            mine = (mixed >= first) & (mixed < first + share)
+            numbers = block * share + mixed[mine] - first  # of the source's own draws
+            ids[mine] = offset + _at(numbers, _subseed(self.seed, f"source {source}"), samples)
+            epochs[mine] = numbers // samples
+            first, offset = first + share, offset + samples
+        return Drawn(ids, epochs)
+
+
+def shares(weights: Sequence[float]) -> list[int]:
+    """How many samples of a block each source has: by the largest remainders, so that they sum up."""
+    total = sum(map(Fraction, weights))
+    exact = [Fraction(weight) * BLOCK / total for weight in weights]
+    found = [math.floor(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda source: found[source] - exact[source])
+    for source in by_remainder[: BLOCK - sum(found)]:
+        found[source] += 1
+    return found
+
+
 def batch(
-    *,
-    seed: int,
-    samples: int,
-    sequences: int,
-    step: int,
-    positions: int | None = None,
-    since: tuple[int, int] = (0, 0),
-) -> NDArray[np.int64]:
+    order: Order, *, sequences: int, step: int, positions: int | None = None, since: tuple[int, int] = (0, 0)
+) -> Drawn:
     """The samples of a step; the first step is 1. A run that draws `positions` in all may end with a short step.
 
     `since` is a step and the positions drawn up to it: a run may have gone on after a short step.
@@ -40,7 +132,7 @@ def batch(
     stop = start + sequences
     if positions is not None:
         start, stop = min(start, positions), min(stop, positions)
-    return sample_ids(seed=seed, samples=samples, start=start, stop=stop)
+    return order.draw(start, stop)
 
 
 def spread(samples: int, number: int) -> NDArray[np.int64]:
@@ -64,17 +156,31 @@ def _feistel(values: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) ->
     low = values & np.uint64((1 << low_bits) - 1)
     high = values >> np.uint64(low_bits)
     for i in range(0, ROUNDS, 2):
-        high ^= _hash(low, keys[i]) >> np.uint64(64 - high_bits)
-        low ^= _hash(high, keys[i + 1]) >> np.uint64(64 - low_bits)
+        high ^= mix(low, keys[i]) >> np.uint64(64 - high_bits)
+        low ^= mix(high, keys[i + 1]) >> np.uint64(64 - low_bits)
     return (high << np.uint64(low_bits)) | low
 
 
-def _hash(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+def mix(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     """The finaliser of splitmix64: every bit of the input moves every bit of the output."""
     mixed = values ^ key
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+def _at(numbers: NDArray[np.int64], seed: int, samples: int) -> NDArray[np.int64]:
+    """The samples of a shuffled source at these positions, in any order."""
+    ids = np.empty_like(numbers)
+    epochs = numbers // samples
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        ids[here] = _permute((numbers[here] % samples).astype(np.uint64), samples, _keys(seed, epoch))
+    return ids
+
+
+def _subseed(seed: int, what: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {what}".encode(), digest_size=8).digest(), "little")
 
 
 def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from stoker.data.sources.document import BadRecord, text_of
 from stoker.spec.code import explain, is_code, load_code
+from stoker.spec.data import Data
 from stoker.spec.errors import StokerError, UserError
-from stoker.spec.run import Data
 
 KEY = "data.path"
 TEXTS_FOLDER = "texts"
@@ -99,7 +99,7 @@ def _items(word: str, function: Callable[[], Any]) -> Iterator[object]:
 
 
 def _words(data: Data) -> list[str]:
-    return [data.path] if isinstance(data.path, str) else data.path
+    return data.paths
 
 
 def _wrong(word: str, problem: str, *, remedy: str) -> UserError:

@@ -9,10 +9,12 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from stoker.data import provenance
 from stoker.data.files import DataFile, discover, stamp_of
+from stoker.data.pairs import PairSet, fields
 from stoker.data.provenance import Part, Provenance
 from stoker.data.shards import Shard, TokenSet
 from stoker.data.sources import SOURCES
@@ -82,6 +84,9 @@ class Passages:
                 return
 
     def _in_part(self, part: Part, field: str, start: int, ids: list[int]) -> Iterator[Passage]:
+        if part.file.url:
+            yield from self._text_alone(ids, part.file.url, "only its tokens were kept here")
+            return
         path, problem = self._source(part.file)
         if problem is None:
             found = _joined(self._read_again(path, part, field, start, start + len(ids)))
@@ -117,7 +122,7 @@ class Passages:
                     return
             characters = 0 if piece.last else characters + len(piece.text)
 
-    def _text_alone(self, ids: list[int], path: Path | None, problem: str) -> Iterator[Passage]:
+    def _text_alone(self, ids: list[int], path: Path | str | None, problem: str) -> Iterator[Passage]:
         """Cut where an end token stands."""
         start = 0
         for at, id in enumerate(ids, 1):
@@ -125,7 +130,7 @@ class Passages:
                 yield replace(self._passage(ids[start:at], ends=id == self._set.end, path=path), problem=problem)
                 start = at
 
-    def _passage(self, ids: list[int], *, ends: bool, path: Path | None) -> Passage:
+    def _passage(self, ids: list[int], *, ends: bool, path: Path | str | None) -> Passage:
         text = self._tokenizer.decode(ids[:-1] if ends else ids, skip_special_tokens=False)
         return Passage(tokens=len(ids), text=text, ends=ends, file=str(path) if path else None)
 
@@ -149,6 +154,20 @@ class Passages:
             return {name: path for path, name in discover(self._words)}
         except UserError:
             return {}
+
+
+def sentences_of(pairs: PairSet, sample: int) -> list[Passage]:
+    """Both halves of a pair that is trained on, decoded; where it came from is not kept."""
+    row = fields(pairs.train.read(np.array([sample]), pairs.index.length), pairs.index.length)
+    real, second = int(row.real_N[0]), int(row.second_N[0])
+    file = pairs.tokenizer / TOKENIZER_FILE
+    tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else None
+    found = []
+    for start, stop in ((0, second), (second, real)):
+        ids = row.tokens_NL[0, start:stop].tolist()
+        text = tokenizer.decode(ids, skip_special_tokens=False) if tokenizer else " ".join(map(str, ids))
+        found.append(Passage(tokens=len(ids), text=text, ends=stop == real))
+    return [passage for passage in found if passage.tokens]
 
 
 def _joined(stretches: Iterable[_Stretch]) -> list[_Stretch]:

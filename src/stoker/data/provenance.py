@@ -5,11 +5,12 @@ A token is found again by reading its source up to the nearest mark before it, a
 
 import json
 from bisect import bisect_right
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from stoker.data.files import DataFile
+from stoker.data.remote.addresses import shown
 from stoker.data.shards import Shard
 from stoker.data.sources.document import Span
 from stoker.data.units import Unit
@@ -65,7 +66,10 @@ class Trace:
 
     def write(self, folder: Path, field: str) -> None:
         counted = zip(self._unit.parts, self._tokens, self._marks, strict=True)
-        parts = [Part(file=file, span=span, tokens=tokens, marks=marks) for (file, span), tokens, marks in counted]
+        parts = [
+            Part(file=_without_secrets(file), span=span, tokens=tokens, marks=marks)
+            for (file, span), tokens, marks in counted
+        ]
         record = asdict(Provenance(field=field, parts=parts))
         write_atomic(_path(folder, f"{self._unit.number:05d}"), json.dumps(record, default=str, separators=(",", ":")))
 
@@ -77,6 +81,10 @@ def read(folder: Path, shard: Shard) -> Provenance | None:
     except FileNotFoundError:
         return None
     return Provenance(field=record["field"], parts=[_part(part) for part in record["parts"]])
+
+
+def _without_secrets(file: DataFile) -> DataFile:
+    return replace(file, url=shown(file.url)) if file.url else file
 
 
 def _part(record: dict[str, Any]) -> Part:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.data.order import Order, Shuffled, Windowed
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
 
@@ -54,13 +55,16 @@ class Index:
     """Records that could not be read and were left out."""
     train: list[Shard] = field(default_factory=list)
     validation: list[Shard] = field(default_factory=list)
+    window: int | None = None
+    """Tokens that are shuffled together, of a set that was a stream while it was made."""
     version: int = VERSION
 
     def write(self, folder: Path) -> None:
         write_atomic(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
-    @classmethod
-    def read(cls, folder: Path) -> Self:
+    @staticmethod
+    def record(folder: Path) -> dict[str, Any]:
+        """What the index of a prepared set of any kind says."""
         try:
             record: dict[str, Any] = json.loads((folder / INDEX_FILE).read_text())
         except (FileNotFoundError, NotADirectoryError):
@@ -77,6 +81,11 @@ class Index:
                 f"{folder} is a token set of version {record.get('version')}, and this stoker reads version {VERSION}",
                 remedy="Prepare the data again into another folder",
             )
+        return record
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        record = cls.record(folder)
         for split in ("train", "validation"):
             record[split] = [Shard(**shard) for shard in record[split]]
         return cls(**record)
@@ -85,7 +94,8 @@ class Index:
 class Split:
     """One stream of tokens over several shards, read at random."""
 
-    def __init__(self, folder: Path, shards: list[Shard], dtype: np.dtype[Any]) -> None:
+    def __init__(self, folder: Path, shards: list[Shard], dtype: np.dtype[Any], *, window: int | None = None) -> None:
+        self.window = window
         self._shards = shards
         self._paths = [folder / shard.file for shard in shards]
         self._ends = np.cumsum([shard.tokens for shard in shards], dtype=np.int64)
@@ -97,6 +107,15 @@ class Split:
         """Sample i is tokens[i * length : (i + 1) * length + 1]: neighbours share the token that one predicts."""
         return max(0, (self.tokens - 1) // length)
 
+    def order(self, seed: int, length: int) -> Order:
+        if self.window is not None:
+            return Windowed(seed, self.samples(length), max(1, self.window // length))
+        return Shuffled(seed, self.samples(length))
+
+    def width(self, length: int) -> int:
+        """Numbers in a sample's row."""
+        return length + 1
+
     def read(self, ids: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """The tokens of these samples, one row each, of length + 1."""
         rows = np.empty((len(ids), length + 1), np.int64)
@@ -107,6 +126,13 @@ class Split:
         for row, start, shard in zip(rows, starts.tolist(), shards.tolist(), strict=True):
             self._fill(row, start, shard)
         return rows
+
+    def tail(self, length: int) -> NDArray[np.int64] | None:
+        """The row after the last sample, which is shorter; None when there is nothing to predict in it."""
+        start = self.samples(length) * length
+        if self.tokens - 1 <= start:
+            return None
+        return np.concatenate([tokens for _, _, tokens in self.stretches(start, self.tokens)]).astype(np.int64)
 
     def stretches(self, start: int, stop: int) -> Iterator[tuple[Shard, int, NDArray[Any]]]:
         """Tokens start..stop-1, shard by shard: the shard, where in it they begin, and the tokens."""
@@ -142,20 +168,23 @@ class TokenSet:
         self.vocab = index.vocab
         self.end = index.end
         self.tokenizer = path / TOKENIZER_FOLDER
-        self.train = Split(path, index.train, dtype)
+        self.train = Split(path, index.train, dtype, window=index.window)
         self.validation = Split(path, index.validation, dtype)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has an end that is known."""
+        return True
+
+    def problem(self) -> UserError | None:
+        """Why nothing more is added to it, where something should be."""
+        return None
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Costs a look at each shard's size, whatever their length."""
         index = Index.read(path)
-        width = np.dtype(index.dtype).itemsize
-        for shard in index.train + index.validation:
-            file = path / shard.file
-            size = file.stat().st_size if file.is_file() else None
-            if size != shard.tokens * width:
-                found = "is missing" if size is None else f"has {size} bytes, and should have {shard.tokens * width}"
-                raise UserError(f"{file} {found}", remedy=f"Delete {path} and prepare the data again")
+        check_sizes(path, index)
         return cls(path, index)
 
     def verify(self) -> None:
@@ -167,3 +196,13 @@ class TokenSet:
                         f"{self.path / shard.file} is damaged: its sha256 is not the one in {INDEX_FILE}",
                         remedy=f"Delete {self.path} and prepare the data again",
                     )
+
+
+def check_sizes(path: Path, index: Index) -> None:
+    width = np.dtype(index.dtype).itemsize
+    for shard in index.train + index.validation:
+        file = path / shard.file
+        size = file.stat().st_size if file.is_file() else None
+        if size != shard.tokens * width:
+            found = "is missing" if size is None else f"has {size} bytes, and should have {shard.tokens * width}"
+            raise UserError(f"{file} {found}", remedy=f"Delete {path} and prepare the data again")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stoker.rundir import RunDir
+from stoker.spec.model import Model
 from stoker.spec.run import AnySpec
 
 
@@ -17,6 +18,10 @@ class Facts:
     """Names of the GPUs that a worker can use, one each."""
     torch: str | None
     """Version of the installed torch."""
+    memory: int | None = None
+    """Bytes that all workers together may use; None when nobody knows."""
+    gpu_memory: int | None = None
+    """Bytes of the smallest of these GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +55,8 @@ class Backend(Protocol):
     def discover(self) -> Facts:
         """Look at the place."""
 
-    def plan(self, spec: AnySpec, facts: Facts, run: Path) -> Submission:
-        """Pure."""
+    def plan(self, spec: AnySpec, facts: Facts, run: Path, *, teacher: Model | None = None) -> Submission:
+        """Pure. `teacher` is the shape of the model that the run learns from."""
 
     def submit(self, submission: Submission, *, detached: bool) -> Running:
         """Start it. Detached it goes on when the submitter is gone."""

@@ -4,19 +4,23 @@ import sys
 from pathlib import Path
 
 from stoker.launch.backend import Facts, Submission
+from stoker.launch.room import check_room
 from stoker.spec.errors import MissingExtra, UserError
-from stoker.spec.run import AnySpec, ScriptSpec
+from stoker.spec.model import Model
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 SUPERVISOR = "stoker.supervise"
 # glibc gives every large tensor's pages back and faults them in anew, step after step; kept, they are used again.
 KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
 
 
-def submission(spec: AnySpec, facts: Facts, run: Path) -> Submission:
+def submission(spec: AnySpec, facts: Facts, run: Path, *, teacher: Model | None = None) -> Submission:
     if facts.torch is None:
         raise MissingExtra("torch", "train")
     device = _device(spec, facts)
     workers = _workers(spec, facts, device)
+    if isinstance(spec, RunSpec):
+        check_room(spec, facts, device=device, workers=workers, teacher=teacher)
     command = ("--", sys.executable, spec.script, *spec.args) if isinstance(spec, ScriptSpec) else ()
     pages = KEEP_PAGES if device == "cpu" and not command else {}  # what a script does with memory is its own affair
     return Submission(

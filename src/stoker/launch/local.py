@@ -13,6 +13,7 @@ from stoker.launch.command import SUPERVISOR, submission
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.model import Model
 from stoker.spec.run import AnySpec
 
 
@@ -35,8 +36,8 @@ class Local:
     def discover(self) -> Facts:
         return machine.facts()
 
-    def plan(self, spec: AnySpec, facts: Facts, run: Path) -> Submission:
-        return submission(spec, facts, run)
+    def plan(self, spec: AnySpec, facts: Facts, run: Path, *, teacher: Model | None = None) -> Submission:
+        return submission(spec, facts, run, teacher=teacher)
 
     def submit(self, submission: Submission, *, detached: bool) -> LocalRunning:
         values = secrets.read(submission.secrets)

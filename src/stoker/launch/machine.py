@@ -7,12 +7,14 @@ from importlib import metadata
 from pathlib import Path
 
 from stoker.launch.backend import Facts
+from stoker.spec.host import memory
 
 
 def facts() -> Facts:
     torch = version("torch")
     usable = torch is not None and "+cpu" not in torch
-    return Facts(cores=cores(), gpus=visible(gpus()) if usable else (), torch=torch)
+    names = visible(gpus()) if usable else ()
+    return Facts(cores=cores(), gpus=names, torch=torch, memory=memory(), gpu_memory=_gpu_memory() if names else None)
 
 
 def version(package: str) -> str | None:
@@ -49,6 +51,12 @@ def query(field: str) -> tuple[str, ...]:
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip()) if answer.returncode == 0 else ()
+
+
+def _gpu_memory() -> int | None:
+    """Of the smallest GPU that may be used; nvidia-smi counts in MiB."""
+    sizes = [int(number) << 20 for words in visible(query("memory.total")) if (number := words.split()[0]).isdigit()]
+    return min(sizes, default=None)
 
 
 def _from_the_driver() -> tuple[str, ...]:

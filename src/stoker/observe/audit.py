@@ -5,7 +5,7 @@ It reads the ledgers, index.json and the shards by itself, with no help from the
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.ledger import AttemptLedger, LedgerStep, read
-from stoker.rundir import RunDir
+from stoker.observe.shares import Shares, Source
+from stoker.rundir import RunDir, read_lines
 from stoker.spec.derive import derive
 from stoker.spec.errors import UserError
 
@@ -35,6 +36,8 @@ class Audit:
     """Hashes that are not those of the shards' tokens."""
     problems: list[str] = field(default_factory=list)
     """The first of what is wrong, in words."""
+    sources: list[Source] = field(default_factory=list)
+    """Of a mixture: what came of each part."""
 
     @property
     def ok(self) -> bool:
@@ -48,9 +51,9 @@ class Audit:
 def audit(run: RunDir) -> Audit:
     """Follow the line of attempts that survived, and check every step of it."""
     result = Audit()
-    stream = _Stream(Path(run.data().shards), run.data().key, result)
     length = run.spec().batch.length
-    samples = max(0, (stream.tokens - 1) // length)
+    stream = _opened(Path(run.data().shards), run.data().key, length, result)
+    samples = stream.samples
     try:
         attempts = read(run.ledger)
     except ValueError as e:
@@ -58,14 +61,14 @@ def audit(run: RunDir) -> Audit:
         return result
     result.attempts = len(attempts)
     ended = run.exit()
-    epoch = _Epochs(samples, run.spec().batch.sequences, result)
+    epoch = _counter(stream, run.spec().batch.sequences, result)
     for step, rank, record in _surviving(attempts, result, done=_is_done(run)):
         if step != result.steps:
             epoch.end_step()
         result.steps = step
         result.samples += len(record.samples)
         epoch.add(step, record.samples)
-        if _hash(stream, record.samples, length, samples) != record.hash:
+        if stream.hash(record.samples) != record.hash:
             result.mismatched += 1
             result.complain(f"step {step}, rank {rank}: the model was given other tokens than the shards hold")
     epoch.end_step()
@@ -129,8 +132,9 @@ def _any_left(lines: dict[int, Iterator[LedgerStep]]) -> bool:
 class _Epochs:
     """Cuts the ids into epochs, and counts what is there twice or not at all."""
 
-    def __init__(self, samples: int, sequences: int, result: Audit) -> None:
+    def __init__(self, samples: int, sequences: int, result: Audit, window: int | None = None) -> None:
         self._result = result
+        self._window = window
         self._samples = samples
         self._sequences = sequences
         self._in_step = 0
@@ -164,6 +168,10 @@ class _Epochs:
             self._result.complain(f"the run is done, but {short} samples of its last epoch were never used")
 
     def _draw(self, step: int, part: NDArray[np.int64]) -> None:
+        if self._window is not None and self._result.epochs == 0 and not self._result.missing:
+            strays = part[part // self._window != np.arange(self._drawn, self._drawn + len(part)) // self._window]
+            if len(strays):
+                self._result.complain(f"step {step}: sample {strays[0]} is of another window of the stream")
         fresh = np.unique(part)
         fresh = fresh[~self._seen[fresh]]
         again = len(part) - len(fresh)
@@ -188,32 +196,41 @@ class _Epochs:
 
 
 class _Stream:
-    """The training tokens, one range at a time, straight from the files."""
+    """The training tokens or records, one sample at a time, straight from the files."""
 
-    def __init__(self, folder: Path, key: str, result: Audit) -> None:
-        try:
-            index: dict[str, Any] = json.loads((folder / "index.json").read_text())
-        except FileNotFoundError:
-            raise UserError(
-                f"the run's token set {folder} is gone", remedy="Put it back, or prepare it again"
-            ) from None
+    def __init__(self, folder: Path, key: str, length: int, result: Audit) -> None:
+        index = _index(folder)
         if index["key"] != key:
             result.complain(f"{folder} holds other data than the run was trained on")
+        self.length = length
+        self.window = max(1, index["window"] // length) if index.get("window") else None
         self._dtype = np.dtype(index["dtype"]).newbyteorder("<")
         self._shards: list[tuple[int, int, Path]] = []
+        self._record = index["length"] + 3 + 2 * index["predictions"] if index.get("kind") == "pairs" else None
         self.tokens = 0
         for shard in index["train"]:
             path = folder / shard["file"]
-            if not path.is_file() or path.stat().st_size != shard["tokens"] * self._dtype.itemsize:
+            numbers = shard["records"] * self._record if self._record else shard["tokens"]
+            if not path.is_file() or path.stat().st_size != numbers * self._dtype.itemsize:
                 raise UserError(f"{path} is missing or cut short", remedy=f"Delete {folder} and prepare the data again")
             with open(path, "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != shard["sha256"]:
                     result.complain(f"{path} is damaged: its sha256 is not the one in index.json")
-            self._shards.append((self.tokens, self.tokens + shard["tokens"], path))
-            self.tokens += shard["tokens"]
+            self._shards.append((self.tokens, self.tokens + numbers, path))
+            self.tokens += numbers
         self._starts = np.array([start for start, _, _ in self._shards])
+        self.samples = self.tokens // self._record if self._record else max(0, (self.tokens - 1) // length)
 
-    def range(self, start: int, stop: int) -> NDArray[Any]:
+    def row(self, id: int) -> NDArray[Any]:
+        """A record of a set of pairs; of a stream of tokens a sequence and the token after it."""
+        if self._record:
+            return self._range(id * self._record, (id + 1) * self._record)
+        return self._range(id * self.length, (id + 1) * self.length + 1)
+
+    def hash(self, ids: NDArray[np.int64]) -> str:
+        return _hash(self.row, ids, self.samples)
+
+    def _range(self, start: int, stop: int) -> NDArray[Any]:
         parts = []
         shard = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop:
@@ -225,11 +242,61 @@ class _Stream:
         return np.concatenate(parts)
 
 
-def _hash(stream: _Stream, ids: NDArray[np.int64], length: int, samples: int) -> str:
+class _Mixture:
+    """Several of them, the samples of one numbered after those of the one before."""
+
+    def __init__(self, folder: Path, key: str, length: int, result: Audit) -> None:
+        mix: dict[str, Any] = json.loads((folder / "mix.json").read_text())
+        if mix["key"] != key:
+            result.complain(f"{folder} holds other data than the run was trained on")
+        self.sources = mix["sources"]
+        self.streams = [_Stream(folder / one["folder"], one["key"], length, result) for one in self.sources]
+        self.samples = sum(stream.samples for stream in self.streams)
+
+    def row(self, id: int) -> NDArray[Any]:
+        for stream in self.streams:
+            if id < stream.samples:
+                return stream.row(id)
+            id -= stream.samples
+        raise IndexError(id)
+
+    def hash(self, ids: NDArray[np.int64]) -> str:
+        return _hash(self.row, ids, self.samples)
+
+
+def _opened(folder: Path, key: str, length: int, result: Audit) -> "_Stream | _Mixture":
+    return (_Mixture if (folder / "mix.json").is_file() else _Stream)(folder, key, length, result)
+
+
+def _counter(stream: "_Stream | _Mixture", sequences: int, result: Audit) -> "_Epochs | Shares":
+    if isinstance(stream, _Stream):
+        return _Epochs(stream.samples, sequences, result, stream.window)
+    counts = [one.samples for one in stream.streams]
+    found = Shares([(one["name"], one["weight"]) for one in stream.sources], counts, sequences, result)
+    result.sources = found.sources
+    return found
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    """Of a stream that is not all made yet, what its journal has."""
+    try:
+        whole: dict[str, Any] = json.loads((folder / "index.json").read_text())
+        return whole
+    except FileNotFoundError:
+        pass
+    try:
+        header: dict[str, Any] = json.loads((folder / "stream.json").read_text())
+    except FileNotFoundError:
+        raise UserError(f"the run's token set {folder} is gone", remedy="Put it back, or prepare it again") from None
+    made = [record["train"] for record in read_lines(folder / "journal.jsonl") if "train" in record]
+    return header | {"window": header["data"]["window"], "train": [shard for shard in made if shard["tokens"]]}
+
+
+def _hash(row: Callable[[int], NDArray[Any]], ids: NDArray[np.int64], samples: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for id in ids.tolist():
         if 0 <= id < samples:
-            digest.update(stream.range(id * length, (id + 1) * length + 1).astype("<i8").tobytes())
+            digest.update(row(id).astype("<i8").tobytes())
     return digest.hexdigest()
 
 

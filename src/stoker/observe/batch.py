@@ -1,14 +1,18 @@
 """Which samples a step was trained on: as the ledger of the attempt that counts has them, and as the order gives."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data import order
 from stoker.data.ledger import AttemptLedger, LedgerStep, read, token_hash
-from stoker.data.passages import Passage, Passages
-from stoker.data.shards import INDEX_FILE, TokenSet
+from stoker.data.mixture import Mixture
+from stoker.data.pairs import AnySet, PairSet
+from stoker.data.passages import Passage, Passages, sentences_of
+from stoker.data.sets import is_set, open_set
+from stoker.data.stream.reading import StreamSet
 from stoker.data.tokenizer import TOKENIZER_FILE
 from stoker.observe.tail import records_backwards
 from stoker.rundir import RunDir
@@ -46,6 +50,8 @@ class SampleView:
     sample: int
     rank: int
     documents: list[Passage]
+    source: str | None = None
+    """Of a mixture, the part that it is of."""
 
 
 def line(run: RunDir) -> list[Stretch]:
@@ -69,15 +75,14 @@ def line(run: RunDir) -> list[Stretch]:
     return found
 
 
-def batch(run: RunDir, step: int, tokens: TokenSet) -> StepBatch:
+def batch(run: RunDir, step: int, tokens: AnySet) -> StepBatch:
     stretch = reached(run, line(run), step)
     records = _records(run, stretch.ledger, step)
     spec = run.spec()
     drawn = stretch.drawn + (step - 1 - stretch.start) * spec.batch.sequences
     ids = np.concatenate([record.samples for record in records])
     ordered = order.batch(
-        seed=spec.seed,
-        samples=tokens.train.samples(spec.batch.length),
+        tokens.train.order(spec.seed, spec.batch.length),
         sequences=spec.batch.sequences,
         step=step,
         positions=drawn + len(ids),
@@ -89,7 +94,7 @@ def batch(run: RunDir, step: int, tokens: TokenSet) -> StepBatch:
         attempt=stretch.ledger.attempt,
         world=stretch.ledger.world,
         ranks=[record.samples for record in records],
-        in_order=np.array_equal(ids, ordered),
+        in_order=np.array_equal(ids, ordered.ids),
         in_shards=[token_hash(part) for part in rows] == [record.hash for record in records],
     )
 
@@ -108,28 +113,36 @@ def reached(run: RunDir, stretches: list[Stretch], step: int) -> Stretch:
     return found
 
 
-def documents(run: RunDir, batch: StepBatch, tokens: TokenSet, *, most: int | None = None) -> list[SampleView]:
+def documents(run: RunDir, batch: StepBatch, tokens: AnySet, *, most: int | None = None) -> list[SampleView]:
     """The samples of a step with the documents that each of them is made of; the first `most` of them."""
     spec = run.spec()
-    length, path = spec.batch.length, spec.data.path
-    passages = Passages(tokens, [path] if isinstance(path, str) else path)
-    pairs = [(rank, sample) for rank, ids in enumerate(batch.ranks) for sample in ids.tolist()]
-    return [
-        SampleView(sample=sample, rank=rank, documents=passages.of(sample * length, (sample + 1) * length + 1))
-        for rank, sample in pairs[:most]
-    ]
+    length = spec.batch.length
+    if isinstance(tokens, PairSet):
+        pairs = [(rank, sample) for rank, ids in enumerate(batch.ranks) for sample in ids.tolist()][:most]
+        return [SampleView(sample=sample, rank=rank, documents=sentences_of(tokens, sample)) for rank, sample in pairs]
+    passages = lru_cache(lambda one: Passages(one, spec.data.paths))
+    found = []
+    for rank, sample in [(rank, sample) for rank, ids in enumerate(batch.ranks) for sample in ids.tolist()][:most]:
+        source, there, number = None, tokens, sample
+        if isinstance(tokens, Mixture):
+            (source, _, there), number = tokens.source_of(sample, length)
+        read = passages(there).of(number * length, (number + 1) * length + 1)
+        found.append(SampleView(sample=sample, rank=rank, documents=read, source=source))
+    return found
 
 
-def token_set(run: RunDir) -> TokenSet:
+def token_set(run: RunDir) -> AnySet:
     """The one that a run is trained on."""
     data = run.data()
     folder = run.path / data.shards
-    if not (folder / INDEX_FILE).is_file():
+    if not is_set(folder):
         raise UserError(f"the run's token set {folder} is gone", remedy="Put it back, or prepare the data again")
-    tokens = TokenSet.open(folder)
+    tokens = open_set(folder)
+    if isinstance(tokens, StreamSet):
+        tokens.train.abandon()  # a reader waits for nothing
     if tokens.key != data.key:
         raise UserError(f"{folder} holds other data than the run was trained on", remedy="Put the run's own back")
-    if not (tokens.tokenizer / TOKENIZER_FILE).is_file():
+    if tokens.index.tokenizer and not (tokens.tokenizer / TOKENIZER_FILE).is_file():
         raise UserError(f"{folder} has lost its tokenizer", remedy=f"Put {run.tokenizer} there")
     return tokens
 

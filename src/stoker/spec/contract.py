@@ -12,6 +12,7 @@ EXIT_INTERRUPTED: Final = 130
 # The run directory.
 SPEC_FILE: Final = "spec.yaml"
 DATA_FILE: Final = "data.json"
+ORIGINS_FILE: Final = "origins.json"
 METRICS_FILE: Final = "metrics.jsonl"
 EVENTS_FILE: Final = "events.jsonl"
 EXIT_FILE: Final = "exit.json"
@@ -23,6 +24,7 @@ SUPERVISOR_LOG: Final = "supervisor.log"
 TENSORBOARD_DIR: Final = "tb"
 CHECKPOINTS_DIR: Final = "checkpoints"
 EXPORT_DIR: Final = "export"
+HELD_DIR: Final = ".origins"  # hidden: checkpoints of other runs are not sent to a store along with this one
 
 CHECKPOINT_GLOB: Final = "step-" + "[0-9]" * 9  # a copy that somebody made beside it is not ours to judge or delete
 

@@ -11,11 +11,26 @@ NATIVE_BF16 = ("amx_bf16", "avx512_bf16")
 def memory() -> int:
     """Bytes that this process may use: a container's share is often less than the machine's."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def cgroup_limits(mine: Path, root: Path) -> list[int]:
+    """What the process's group may use, and every group around it; both versions of them."""
+    files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
+    for line in _text(mine).splitlines():
+        _, controllers, path = line.split(":", 2)
+        top, name = (root, "memory.max") if not controllers else (root / "memory", "memory.limit_in_bytes")
+        if not controllers or "memory" in controllers.split(","):
+            inner = Path(path.lstrip("/"))
+            files += [top / group / name for group in (inner, *inner.parents)]
+    return [int(limit) for file in files if (limit := _text(file).strip()).isdigit()]
+
+
+def _text(file: Path) -> str:
     try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        return file.read_text()
     except OSError:
-        return total
-    return total if limit == "max" else min(total, int(limit))
+        return ""
 
 
 def lacks_compiler() -> str | None:

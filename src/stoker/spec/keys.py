@@ -5,7 +5,8 @@ from functools import cache
 
 from pydantic.fields import FieldInfo
 
-from stoker.spec.run import AnySpec, RunSpec, ScriptSpec, Section
+from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
+from stoker.spec.section import Section
 
 OWN_KEYS = ("env", "secrets")  # sections whose keys are the user's own
 
@@ -54,8 +55,14 @@ def flat(spec: AnySpec) -> dict[str, object]:
         if isinstance(value, dict):
             found |= {f"{key}.{name}": item for name, item in value.items()}
         else:
-            found[key] = value.model_dump() if isinstance(value, Section) else value
+            found[key] = _plain(value)
     return found
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.model_dump() if isinstance(value, Section) else value
 
 
 def _below(section: type[Section], prefix: str) -> list[tuple[str, FieldInfo]]:

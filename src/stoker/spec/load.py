@@ -23,7 +23,7 @@ from stoker.spec.presets import preset
 from stoker.spec.problems import explain_problem, unknown_key
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
-SHORTHANDS = {"model": "preset", "data": "path", "objective": "kind", "on": "kind"}
+SHORTHANDS = {"model": "preset", "data": "path", "init": "path", "objective": "kind", "on": "kind"}
 """What a section means when it is given a plain value: `model: gpt2-small`."""
 
 
@@ -235,6 +235,8 @@ class _Layer:
         return [one for name, item in value.items() for one in self.at((*path, name), item)]
 
     def _absolute(self, key: str, value: Any) -> Any:
+        if key == "data.mix" and isinstance(value, list):
+            return [self._part(item) for item in value]
         if key == "data.path" and isinstance(value, list):
             return [self._absolute(key, item) for item in value]
         if not isinstance(value, str) or not value or "://" in value:
@@ -245,11 +247,16 @@ class _Layer:
             return value
         if key in ("data.path", "script"):
             return _place(self.folder, value)
-        if key == "data.tokenizer":
+        if key in ("data.tokenizer", "init.path", "objective.teacher"):
             looks_local = value.startswith((".", "/", "~"))
             place = _place(self.folder, value)
-            return place if looks_local or os.path.isdir(place) else value  # else a name on the hub
+            return place if looks_local or os.path.isdir(place) else value  # else a name: on the hub, or a run's
         return value
+
+    def _part(self, part: Any) -> Any:
+        if not isinstance(part, dict) or "path" not in part:
+            return part  # what is wrong with it is for its field to say
+        return part | {"path": self._absolute("data.path", part["path"])}
 
 
 def _place(folder: Path, value: str) -> str:

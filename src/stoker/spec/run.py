@@ -3,76 +3,73 @@
 from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
-from stoker.spec.code import CODE, is_code
+from stoker.spec.code import is_code
+from stoker.spec.data import Data
+from stoker.spec.model import Model
+from stoker.spec.section import Code, Fraction, Place, PositiveCount, Section
 from stoker.spec.units import Count, Number, Seconds, Share, Text, count, duration, number, share
 
-PositiveCount = Annotated[Count, Field(gt=0)]
-Fraction = Annotated[Share, Field(ge=0, lt=1)]
-Place = Annotated[Text, Field(min_length=1)]
 ScheduleStage = tuple[PositiveCount, PositiveCount]
 Name = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-Code = Annotated[Text, Field(pattern=CODE)]
 Variables = Annotated[dict[str, Text], AfterValidator(lambda v: _settable(v))]
+SHORTEST_PAIR = 8  # tokens: two sentences of two or three, and the three that stand around them
 Secrets = Annotated[dict[str, Text], AfterValidator(lambda v: _secret_sources(v))]
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+class Init(Section):
+    path: Place | None = None
+    """A run, a checkpoint's folder, or a folder that transformers wrote: its weights are what this run begins with."""
+    layers: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+    """Which of its blocks to take, counted from 0, such as [0, 2, 4, 7, 9, 11]. Left out: all, or evenly spread ones when the model has fewer."""  # noqa: E501
+    freeze_positions: bool = False
+    """Leave the position embeddings as they are."""
 
-
-class Model(Section):
-    family: Literal["gpt2"] | Code = "gpt2"
-    """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
-    layers: PositiveCount = 12
-    """Transformer blocks."""
-    heads: PositiveCount = 12
-    """Attention heads; they divide `width`."""
-    width: PositiveCount = 768
-    """Size of the hidden state."""
-    context: PositiveCount = 1024
-    """Positions the model knows: the longest sequence it can read."""
-    vocab: PositiveCount | None = None
-    """Rows of the embedding. Left out, it is the tokenizer's size."""
-    dropout: Fraction = 0.0
-    """Dropout on embeddings, attention and residuals while training."""
-    init_std: Annotated[Number, Field(gt=0)] = 0.02
-    """Standard deviation of the initial weights."""
-    upcast_attention: bool = False
-    """Compute attention scores in fp32 whatever the precision: steadier in fp16."""
-    scale_attention_by_layer: bool = False
-    """Divide the attention scores of block k by k (counted from 1): steadier in fp16."""
+    def taken(self, there: int, wanted: int) -> list[int]:
+        """Which blocks of a model of so many a model of `wanted` begins with."""
+        if self.layers:
+            return self.layers
+        return [round(number * (there - 1) / max(1, wanted - 1)) for number in range(wanted)]
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.width % self.heads and not is_code(self.family):
-            near = max(1, round(self.width / self.heads)) * self.heads
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}; set width to {near}")
+    def _of_something(self) -> Self:
+        if self.path is None and (self.layers or self.freeze_positions):
+            raise ValueError("it says what to take and not where from; write init: {path: runs/big}")
         return self
 
 
-class TrainTokenizer(Section):
-    train: Annotated[Count, Field(ge=257)]
-    """Train a byte-level BPE tokenizer of this many tokens on the data."""
-
-
-class Data(Section):
-    path: Place | Annotated[list[Place], Field(min_length=1)]
-    """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), a folder of `stoker prepare`, or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
-    tokenizer: Text | TrainTokenizer | None = None
-    """`{train: 8000}`, a folder with tokenizer.json or vocab.json + merges.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
-    field: Text = "text"
-    """The field that holds the text, in JSONL, JSON, CSV and Parquet."""
-    validation: Fraction = 0.01
-    """Share of the tokens held out for evaluation: the end of each piece of the data."""
-    skip_bad: bool = False
-    """Leave out and count records that cannot be read, instead of stopping at the first."""
-
-
 class Objective(Section):
-    kind: Literal["causal"] = "causal"
-    """`causal`: predict the next token."""
+    kind: Literal["causal", "masked", "distill"] | None = None
+    """`causal`: predict the next token; `masked`: masked words and next sentences; `distill`: what a teacher predicts too. Left out: what the model's family learns."""  # noqa: E501
+    teacher: Place | None = None
+    """A run, a checkpoint's folder, or a folder that transformers wrote, of a model with the same vocabulary."""
+    temperature: Annotated[Number, Field(gt=0)] = 2.0
+    """Both models' predictions are softened by it before they are compared."""
+    alpha_ce: Annotated[Number, Field(ge=0)] = 5.0
+    """Weight of the teacher's predictions: temperature² · KL divergence."""
+    alpha_clm: Annotated[Number, Field(ge=0)] = 1.0
+    """Weight of what the family learns without a teacher."""
+    alpha_mse: Annotated[Number, Field(ge=0)] = 0.0
+    """Weight of the squared difference between both models' logits."""
+    masking: Literal["epoch", "static"] = "epoch"
+    """bert: draw which words are masked anew each `epoch`, or once. HDF5 files bring the masks they were made with."""
+    whole_words: bool = False
+    """bert: mask whole words, all pieces of a word or none."""
+    predictions: PositiveCount = 20
+    """bert: the most masked words in a sequence."""
+    rate: Annotated[Share, Field(gt=0, lt=1)] = 0.15
+    """bert: the share of a sequence's words that is masked, such as `15%`."""
+
+    @model_validator(mode="after")
+    def _taught_or_not(self) -> Self:
+        if self.kind == "distill" and self.teacher is None:
+            raise ValueError("distillation needs a teacher; set objective.teacher to a run or a folder")
+        if self.teacher and self.kind not in (None, "distill"):
+            raise ValueError(f"kind {self.kind} has no teacher; set kind to distill, or take the teacher out")
+        if self.teacher and not (self.alpha_ce or self.alpha_mse):
+            raise ValueError("nothing is learnt from the teacher; set alpha_ce or alpha_mse above 0")
+        return self
 
 
 class Batch(Section):
@@ -85,6 +82,8 @@ class Batch(Section):
 
 
 class Optim(Section):
+    kind: Literal["adamw", "lamb"] = "adamw"
+    """`lamb` scales the update of each matrix to the matrix's own size: for very large batches."""
     lr: Annotated[Number, Field(gt=0)] = 6e-4
     """Highest learning rate."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
@@ -100,9 +99,9 @@ class Optim(Section):
     horizon: PositiveCount | None = None
     """Steps the schedule is laid out for. Left out: the steps of `until` when the run first starts."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """AdamW's two running averages, such as [0.9, 0.95]."""
+    """The two running averages, such as [0.9, 0.95]."""
     eps: Annotated[Number, Field(gt=0)] = 1e-8
-    """AdamW's epsilon."""
+    """Added to the root of the second average."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.1
     """Decay of matrices and embeddings; biases and norms are left alone."""
     clip: Annotated[Number, Field(gt=0)] | None = 1.0
@@ -120,13 +119,15 @@ class Until(Section):
     """Times through the data; every sample is used exactly once in each."""
     time: Annotated[Seconds, Field(gt=0)] | None = None
     """Training time of one launch, such as `2h`; then it saves and pauses."""
+    steps_this_run: PositiveCount | None = None
+    """Steps of one launch; then it saves and pauses."""
     patience: PositiveCount | None = None
     """Evaluations without a better validation loss before the run ends early."""
 
     @model_validator(mode="after")
     def _some_end(self) -> Self:
-        if not (self.steps or self.tokens or self.epochs or self.time):
-            raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs or time")
+        if not (self.steps or self.tokens or self.epochs or self.time or self.steps_this_run):
+            raise ValueError("it names no end; write until: {steps: 1000}, or tokens, epochs, time or steps_this_run")
         return self
 
 
@@ -195,12 +196,14 @@ class RunSpec(Section):
     """A preset's name, or family and sizes."""
     data: Data
     """What to train on."""
+    init: Init = Init()
+    """The weights to begin with. Left out: random ones."""
     objective: Objective = Objective()
     """What the model learns to do."""
     batch: Batch = Batch()
     """The size of a step."""
     optim: Optim = Optim()
-    """AdamW and its learning rate."""
+    """The optimizer and its learning rate."""
     until: Until
     """When the run is done: what comes first of those given."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -228,22 +231,58 @@ class RunSpec(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        if self.batch.length > self.model.context:
+        if self.init.path is None or "model" in self.model_fields_set:
+            self._model_agrees()  # else it is the one there, and nobody has looked yet
+        if self.data.stream and self.data.window < self.batch.length:
             raise ValueError(
-                f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
-                f"set batch.length to {self.model.context} or less"
+                f"data.window {self.data.window} is less than one sequence of batch.length {self.batch.length}; "
+                "set data.window to many of them, such as 64M"
             )
-        if self.log.attention and is_code(self.model.family):
-            raise ValueError(f"log.attention cannot look into {self.model.family}; set log.attention to false")
+        if self.until.epochs and self.data.mix:
+            raise ValueError(
+                "until.epochs is not for a mixture, whose parts are gone through at paces of their own; "
+                "set until.steps or until.tokens"
+            )
         if self.until.patience and not (self.eval.every and self.data.validation):
             raise ValueError("until.patience needs evaluations; set eval.every and data.validation above 0")
         endless = self.until.steps is None and self.until.tokens is None and self.until.epochs is None
         if endless and self.optim.horizon is None and self.optim.schedule != "constant":
             raise ValueError(
-                f"optim.schedule {self.optim.schedule} needs to know its end when until has only a time; "
+                f"optim.schedule {self.optim.schedule} needs to know its end, and until has only time or "
+                "steps_this_run, which end a launch; "
                 "set optim.horizon to a number of steps, or optim.schedule: constant"
             )
         return self
+
+    def _model_agrees(self) -> None:
+        if self.batch.length > self.model.context:
+            raise ValueError(
+                f"batch.length {self.batch.length} is more than model.context {self.model.context}; "
+                f"set batch.length to {self.model.context} or less"
+            )
+        learnt = "masked" if self.model.masked else "causal"
+        if self.objective.kind not in (None, learnt, "distill"):
+            raise ValueError(
+                f"objective.kind is {self.objective.kind}, and a {self.model.family} learns {learnt}; leave it out"
+            )
+        if self.model.masked and (self.data.mix or self.data.stream):
+            raise ValueError(
+                f"a {self.model.family} reads sentence pairs, and these are prepared whole; "
+                "leave data.mix and data.stream out"
+            )
+        if self.log.attention and is_code(self.model.family):
+            raise ValueError(f"log.attention cannot look into {self.model.family}; set log.attention to false")
+        if self.model.masked:
+            self._pairs_agree()
+
+    def _pairs_agree(self) -> None:
+        if self.batch.length < SHORTEST_PAIR:
+            raise ValueError(
+                f"batch.length {self.batch.length} has no room for two sentences and what stands around them; "
+                f"set batch.length to {SHORTEST_PAIR} or more"
+            )
+        if self.log.attention:
+            raise ValueError(f"log.attention cannot look into a {self.model.family}; set log.attention to false")
 
 
 class ScriptSpec(Section):

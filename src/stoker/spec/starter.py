@@ -17,8 +17,8 @@ from typing import IO, Any
 from stoker.spec.document import parse_value
 from stoker.spec.errors import UserError
 from stoker.spec.load import clean_name
+from stoker.spec.model import Model
 from stoker.spec.presets import presets
-from stoker.spec.run import Model
 from stoker.spec.sizes import parameters
 
 FORMATS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".json": "JSON", ".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet"}
@@ -68,6 +68,11 @@ TIERS = (
 
 
 def look(places: Sequence[str]) -> Seen:
+    if elsewhere := next((place for place in places if "://" in place), None):
+        raise UserError(
+            f"{elsewhere} is not on this machine, and a first run file is made by looking at the text",
+            remedy=f"Write one by hand, with data: {elsewhere}",
+        )
     paths = [Path(place).expanduser() for place in places]
     if len(paths) == 1 and (paths[0] / "index.json").is_file():
         return _prepared(paths[0])

@@ -25,7 +25,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests import RequestException, Response
 
 from stoker.rundir import write_atomic
-from stoker.storage.store import PART, Listing, Object, StoreError, address, cache
+from stoker.storage.store import PART, Listing, Object, StoreError, Unreachable, address, cache, changed
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 EMULATOR = "STORAGE_EMULATOR_HOST"
@@ -33,6 +33,8 @@ TIMEOUT = (5, 60)  # seconds to connect, and between two bytes
 TRIES = 4
 AT_ONCE = 8
 RETRY = DEFAULT_RETRY.with_timeout(15)
+CHUNK = 1 << 18
+PARTIAL = 206
 INCOMPLETE = 308  # what a resumable upload answers until it is whole
 GONE = (404, 410)
 
@@ -63,6 +65,7 @@ class Gcs:
                     size=int(found["size"]),
                     tag=found.get("md5Hash", ""),
                     modified=datetime.fromisoformat(found["updated"]),
+                    version=found["generation"],
                 )
         assert now is not None
         return Listing(objects=objects, now=now)
@@ -84,6 +87,21 @@ class Gcs:
         with self._told():
             self._blob(key).download_to_filename(str(half), timeout=TIMEOUT, retry=RETRY)
         os.replace(half, path)
+
+    def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
+        """Without the client's own way of going on: that checks nothing when it begins in the middle."""
+        headers = {"Range": f"bytes={start}-", "Accept-Encoding": "identity"}
+        url = f"{self._objects}/{quote(self._prefix + key, safe='')}"
+        with self._told():
+            answer = self._request(
+                "GET", url, params={"alt": "media", "generation": version}, headers=headers, stream=True
+            )
+            if answer.status_code in GONE:
+                raise changed(f"{self.url}/{key}")
+            self._check(answer)
+            if start and answer.status_code != PARTIAL:
+                raise self._unreachable("it answered with all of the object instead of a part")
+            yield from answer.iter_content(CHUNK)
 
     def put(self, key: str, data: bytes) -> None:
         with self._told():
@@ -223,8 +241,8 @@ class Gcs:
             )
         return self._unreachable(why)
 
-    def _unreachable(self, why: object) -> StoreError:
-        return StoreError(
+    def _unreachable(self, why: object) -> Unreachable:
+        return Unreachable(
             f"{self.url} cannot be reached ({why})",
             remedy="Check the network and STORAGE_EMULATOR_HOST, then try again",
         )

@@ -21,6 +21,7 @@ LOCK = "lock"
 ALWAYS = (  # what every reader wants
     contract.SPEC_FILE,
     contract.DATA_FILE,
+    contract.ORIGINS_FILE,
     contract.EXIT_FILE,
     contract.METRICS_FILE,
     contract.EVENTS_FILE,

@@ -19,7 +19,8 @@ from stoker.storage.layout import PIECE, Remote
 from stoker.storage.store import Object, StoreError
 
 QUIET = 10.0  # seconds that a file of a script's own must stay as it is before it is sent
-AT_ONCE = (contract.SPEC_FILE, contract.DATA_FILE, contract.TOKENIZER_DIR)  # written in one go: never seen half done
+# Written in one go: never seen half done.
+AT_ONCE = (contract.SPEC_FILE, contract.DATA_FILE, contract.ORIGINS_FILE, contract.TOKENIZER_DIR)
 LATER = (contract.LOCK_FILE, contract.EXIT_FILE)
 
 

@@ -22,9 +22,10 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
-from stoker.storage.store import Listing, Object, StoreError, part_size
+from stoker.storage.store import Listing, Object, StoreError, Unreachable, changed, part_size
 
 SENDERS = 4  # parts of one file that are on their way at once
+CHUNK = 1 << 18
 MOST_DELETED = 1000  # keys in one request
 SETTINGS = Config(
     connect_timeout=5,
@@ -52,8 +53,9 @@ class S3:
         for page in self._pages("list_objects_v2", Prefix=self._prefix + prefix):
             now = now or parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
             for found in page.get("Contents", []):
+                tag = found["ETag"].strip('"')
                 objects[found["Key"].removeprefix(self._prefix)] = Object(
-                    size=found["Size"], tag=found["ETag"].strip('"'), modified=found["LastModified"]
+                    size=found["Size"], tag=tag, modified=found["LastModified"], version=tag
                 )
         assert now is not None
         return Listing(objects=objects, now=now)
@@ -74,6 +76,16 @@ class S3:
     def download(self, key: str, path: Path) -> None:
         with self._told():
             self._client.download_file(self._bucket, self._prefix + key, str(path))
+
+    def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
+        with self._told():
+            try:
+                answer = self._client.get_object(**self._at(key), Range=f"bytes={start}-", IfMatch=f'"{version}"')
+            except ClientError as e:
+                if _status(e) not in (404, 412):
+                    raise
+                raise changed(f"{self.url}/{key}") from e
+            yield from answer["Body"].iter_chunks(CHUNK)
 
     def put(self, key: str, data: bytes) -> None:
         with self._told():
@@ -206,8 +218,8 @@ class S3:
             remedy="Allow s3:ListBucket, GetObject, PutObject and DeleteObject there, or use other credentials",
         )
 
-    def _unreachable(self, why: object) -> StoreError:
-        return StoreError(
+    def _unreachable(self, why: object) -> Unreachable:
+        return Unreachable(
             f"{self.url} cannot be reached ({why})", remedy="Check the network and AWS_ENDPOINT_URL, then try again"
         )
 

@@ -3,7 +3,7 @@
 import hashlib
 import importlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,12 +24,18 @@ class StoreError(UserError):
     """The store said no, or nothing: a user's mistake before a run begins, a thing to try again while one goes on."""
 
 
+class Unreachable(StoreError):
+    """It gave no answer that makes sense: another try may go better."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Object:
     size: int
     tag: str
     """Changes with the content; `Store.tag` tells what it will be for a file."""
     modified: datetime
+    version: str
+    """What `Store.read` asks for, to get this content and no other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +62,9 @@ class Store(Protocol):
 
     def download(self, key: str, path: Path) -> None:
         """Into a file that is whole as soon as it is there."""
+
+    def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
+        """The bytes from `start` on, of an object that was listed with this version."""
 
     def put(self, key: str, data: bytes) -> None: ...
 
@@ -120,6 +129,10 @@ def address(*words: str) -> str:
     """A folder's name for a URL: the same bucket behind another endpoint is another place."""
     endpoints = [os.environ.get(name, "") for name in ENDPOINTS]
     return hashlib.sha256("\n".join([*words, *endpoints]).encode()).hexdigest()[:16]
+
+
+def changed(url: str) -> StoreError:
+    return StoreError(f"{url} has changed since it was listed", remedy="Begin with what it is now: start with --new")
 
 
 def part_size(size: int) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from stoker import __version__
-from stoker.data.shards import Index
+from stoker.data.sets import open_set
 from stoker.rundir import RunDir
 from stoker.spec import sizes
 from stoker.spec.errors import UserError
@@ -16,7 +16,7 @@ Rows = list[tuple[str, str]]
 CARD = """\
 ---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {task}
 tags:
 - {family}
 - stoker
@@ -33,16 +33,23 @@ A {family} language model of {parameters:,} parameters, made with Stoker {versio
 ## Use it
 
 ```python
+{use}
+```
+
+`stoker.json` says how this folder was checked, and has the sha256 of each of its files.
+"""
+
+WRITE = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("{name}")  # or this folder
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 inputs = tokenizer("Once upon a time", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50, do_sample=True)[0]))
-```
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50, do_sample=True)[0]))"""
+FILL = """\
+from transformers import pipeline
 
-`stoker.json` says how this folder was checked, and has the sha256 of each of its files.
-"""
+print(pipeline("fill-mask", "{name}")("Once upon a [MASK]."))  # or this folder"""
 
 
 def card(loaded: LoadedModel, *, name: str, dtype: torch.dtype) -> str:
@@ -61,6 +68,8 @@ def card(loaded: LoadedModel, *, name: str, dtype: torch.dtype) -> str:
         name=name,
         parameters=sizes.parameters(shape, shape.vocab),
         version=__version__,
+        task="fill-mask" if shape.masked else "text-generation",
+        use=(FILL if shape.masked else WRITE).format(name=name),
         table="\n".join(f"| {key} | {value} |" for key, value in rows),
     )
 
@@ -82,7 +91,7 @@ def _training(run: RunDir, step: int) -> Rows:
 def _data(run: RunDir) -> Rows:
     """What is known of the text, where its token set is still there."""
     try:
-        index = Index.read(Path(run.data().shards))
+        index = open_set(Path(run.data().shards)).index
     except UserError:
         return []
     tokens = sum(shard.tokens for shard in index.train)

@@ -12,6 +12,7 @@ from stoker.train.devices import Device
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SORTED = 2  # rows of like length go together: of two micro-batches in place of one, the first leaves out much padding
 ROOM = 0.8  # of the memory: the rest is the allocator's, the collectives' and the neighbours'
 
 
@@ -31,26 +32,29 @@ class Choices:
         )
 
 
-def choose(spec: RunSpec, device: Device, *, steps: int | None, parameters: int) -> tuple[Choices, list[str]]:
+def choose(
+    spec: RunSpec, device: Device, *, steps: int | None, parameters: int, held: int = 0
+) -> tuple[Choices, list[str]]:
     """The choices, and a word to the user where one of them is less than he might hope for.
 
-    `parameters` are those that the model has and trains.
+    `parameters` are those that the model has and trains, `held` those of its teacher.
     """
     precision = spec.precision
     if precision == "auto":
         precision = "bf16" if device.native_bf16 else "fp32"
-    micro = largest_micro_batch(spec, device, precision, parameters=parameters)
+    micro = largest_micro_batch(spec, device, precision, parameters=parameters, held=held)
     lacking = lacks_compiler() if spec.compile else None
     compiled = spec.compile is True or (spec.compile == "auto" and _pays(spec, device, steps, parameters))
     notes = [f"training runs without compile: {lacking}"] if lacking else []
     return Choices(precision=precision, compile=compiled and not lacking, micro=micro), notes
 
 
-def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision, *, parameters: int) -> int:
+def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision, *, parameters: int, held: int = 0) -> int:
     if spec.batch.micro:
         return spec.batch.micro
-    busy = max(1, device.micro_tokens // spec.batch.length)
-    room = ROOM * device.memory_bytes - sizes.state_bytes(parameters).total
+    tokens = device.micro_tokens // (SORTED if spec.model.masked else 1)
+    busy = max(1, tokens // spec.batch.length)
+    room = ROOM * device.memory_bytes - sizes.state_bytes(parameters).total - sizes.FP32 * held
     fits = int(room // sizes.activation_bytes(spec.model, vocabulary(spec), spec.batch.length, precision))
     return max(1, min(busy, fits))
 

@@ -1,6 +1,7 @@
 """Who this worker is among its peers, and the few words they exchange each step."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -20,6 +21,8 @@ class Ranks:
     local_rank: int
     world: int
     attempt: int
+    restart: int = 0
+    """How often workers of this launch were started before."""
 
     @property
     def first(self) -> bool:
@@ -33,6 +36,7 @@ def ranks() -> Ranks:
             local_rank=int(os.environ["LOCAL_RANK"]),
             world=int(os.environ["WORLD_SIZE"]),
             attempt=int(os.environ[contract.ENV_ATTEMPT]),
+            restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
         )
     except KeyError as e:
         raise UserError(
@@ -53,26 +57,33 @@ def disconnect() -> None:
 class Word:
     """What the workers tell each other before a step; all of them then know the same."""
 
-    targets: int
+    targets: tuple[int, ...]
+    """Of each part of the loss."""
+    tokens: int
+    sequences: int
     stop: bool
     pause: bool
     save: bool
 
 
 def agree(mine: Word) -> Word:
-    """Sum the targets; one worker that wants to stop, pause or save is enough."""
+    """Sum what is counted; one worker that wants to stop, pause or save is enough."""
     # On the CPU side even beside GPUs, so that no step waits for the device here.
-    words = torch.tensor([mine.targets, mine.stop, mine.pause, mine.save], dtype=torch.int64)
+    counts = [mine.tokens, mine.sequences, mine.stop, mine.pause, mine.save, *mine.targets]
+    words = torch.tensor(counts, dtype=torch.int64)
     dist.all_reduce(words)
-    targets, stop, pause, save = words.tolist()
-    return Word(targets=targets, stop=stop > 0, pause=pause > 0, save=save > 0)
+    tokens, sequences, stop, pause, save, *targets = words.tolist()
+    return Word(
+        targets=tuple(targets), tokens=tokens, sequences=sequences, stop=stop > 0, pause=pause > 0, save=save > 0
+    )
 
 
-def total(value: float) -> float:
-    """The sum over all workers, in double precision and in the order of ranks."""
-    parts: list[torch.Tensor] = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, torch.tensor([value], dtype=torch.float64))
-    return float(sum(part.item() for part in parts))
+def totals(values: Sequence[float]) -> list[float]:
+    """The sum of each over all workers, in double precision and in the order of ranks."""
+    mine = torch.tensor(values, dtype=torch.float64)
+    parts = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine)
+    return [float(sum(column)) for column in zip(*(part.tolist() for part in parts), strict=True)]
 
 
 def from_first(value: object) -> object:

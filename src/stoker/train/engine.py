@@ -1,6 +1,7 @@
 """The arithmetic of a step: model, precision, gradients, optimizer. No files, no clocks."""
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,60 +15,89 @@ from stoker.train.choices import DTYPES, Choices
 from stoker.train.devices import Device
 from stoker.train.dist import Ranks
 from stoker.train.guard import LossScale
+from stoker.train.load import LoadedModel
 from stoker.train.models import model_spec, weights
-from stoker.train.objectives import OBJECTIVES
-from stoker.train.optim import adamw, optimizer_tensors, set_rate
+from stoker.train.objectives import Counts, Objective, Plain
+from stoker.train.objectives.distill import Distill
+from stoker.train.optim import optimizer, optimizer_tensors, set_rate
+from stoker.train.origins import freeze_positions
 from stoker.train.parallel import Gradients
+
+MOST_SHAPES = 64  # of micro-batches; an objective cuts far fewer
 
 
 class Engine:
-    def __init__(self, spec: RunSpec, me: Ranks, device: Device) -> None:
+    def __init__(
+        self, spec: RunSpec, me: Ranks, device: Device, judged: Plain, *, teacher: LoadedModel | None = None
+    ) -> None:
         self.spec, self.me, self.device = spec, me, device
         self.family = model_spec(spec.model.family)
-        self.objective = OBJECTIVES[spec.objective.kind]
+        self.judged = judged
+        self.objective: Objective = self.judged
+        self.teacher = teacher
+        self.teacher_size = sum(p.numel() for p in teacher.model.parameters()) if teacher else 0
+        if teacher:
+            self.objective = Distill(self.judged, teacher.model, spec.objective)
         if spec.deterministic:
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(spec.seed)  # every worker draws the same weights
         self.model = self.family.build(spec.model).to(device.torch)
+        if spec.init.freeze_positions:
+            freeze_positions(self.model, spec)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.size = sum(p.numel() for p in self.parameters)
         named = dict(self.model.named_parameters())
         self._buffers = [name for name in weights(self.model) if name not in named]
-        self.optimizer = adamw(named.items(), spec.optim)
+        self.optimizer = optimizer(named.items(), spec.optim)
 
     def settle(self, choices: Choices, *, accumulation: int, micro: int) -> None:
         """Fix what the spec left open: known only when a checkpoint, if any, has been read."""
         self.choices, self.accumulation, self.micro = choices, accumulation, micro
         self.gradients = Gradients(self.parameters, world=self.me.world)
         self.loss_scale = LossScale(active=choices.precision == "fp16")
+        if self.teacher:
+            for p in self.teacher.model.parameters():
+                if p.dim() >= 2:  # as autocast would cast them for every product
+                    p.data = p.data.to(DTYPES[choices.precision])
         self.loss = self._loss
         if choices.compile:
             torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
-            self.loss = torch.compile(self._loss)
+            # Each shape is compiled by itself: what a step computes must not depend on the shapes seen before it.
+            torch._dynamo.config.recompile_limit = MOST_SHAPES
+            self.loss = torch.compile(self._loss, dynamic=False)
 
     def tensors(self) -> dict[str, Any]:
         """All that a checkpoint must hold, by name; loading fills them in place."""
         named = self.model.named_parameters()
         return {"model": weights(self.model), "optim": optimizer_tensors(named, self.optimizer)}
 
-    def backward(self, batch: Batch, targets: int) -> tuple[Tensor, float]:
-        """Sum the step's gradients over all workers. Gives this worker's part of the loss, and the gradients' norm."""
+    def count(self, batch: Batch) -> Counts:
+        return self.objective.count(batch)
+
+    def backward(self, batch: Batch, targets: Sequence[int]) -> tuple[Tensor, float]:
+        """Sum the step's gradients over all workers; `targets` are those of all of them, for each part of the loss.
+
+        Gives this worker's sum of each part, and the gradients' norm.
+        """
         torch.manual_seed(_seed(self.spec.seed, batch.step, self.me.rank))  # dropout: a resumed step draws the same
         self.model.train()
         self.gradients.zero()
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device.torch)
-        for i in range(self.accumulation):
-            rows = batch.rows[i * self.micro : (i + 1) * self.micro].to(self.device.torch, non_blocking=True)
-            goals = self.objective.targets(rows, min(self.micro, max(0, batch.live - i * self.micro)))
+        factors = [
+            self.loss_scale.scale * weight / max(1, number)
+            for weight, number in zip(self.objective.weights, targets, strict=True)
+        ]
+        factors_P = torch.tensor(factors, device=self.device.torch)
+        sums_P = torch.zeros(len(factors), dtype=torch.float64, device=self.device.torch)
+        for i, inputs in enumerate(self.objective.cut(batch, number=self.accumulation, size=self.micro)):
             if i == self.accumulation - 1:
                 self.gradients.send_with_next_backward()
             with self.autocast():
-                loss = self.loss(rows, goals)
-            (loss * (self.loss_scale.scale / targets)).backward()
-            loss_sum += loss.detach()
+                parts_P = self.loss(*(tensor.to(self.device.torch, non_blocking=True) for tensor in inputs))
+            (parts_P * factors_P).sum().backward()
+            sums_P += parts_P.detach()
         self.gradients.finish()
         self._share_buffers()
-        return loss_sum, float(self.gradients.norm()) / self.loss_scale.scale
+        return sums_P, float(self.gradients.norm()) / self.loss_scale.scale
 
     def apply(self, *, norm: float, rate: float) -> None:
         clip = self.spec.optim.clip
@@ -80,17 +110,18 @@ class Engine:
         self.optimizer.step()
 
     @torch.no_grad()
-    def loss_of(self, rows: Tensor) -> float:
-        """The summed loss of held-out rows, without dropout."""
+    def judge(self, batch: Batch) -> list[float]:
+        """The sum of each part of the plain loss over held-out rows, without dropout."""
         self.model.eval()
-        loss_sum = 0.0
-        for part in rows.split(self.micro):
-            part = part.to(self.device.torch)
+        sums = [0.0] * len(self.judged.parts)
+        for inputs in self.judged.cut(batch, number=-(-len(batch.rows) // self.micro), size=self.micro):
             with self.autocast():
-                loss_sum += float(self._loss(part, self.objective.targets(part, len(part))))
-        return loss_sum
+                parts_P = self.judged.loss(self.model, *(tensor.to(self.device.torch) for tensor in inputs))
+            sums = [before + new for before, new in zip(sums, parts_P.tolist(), strict=True)]
+        return sums
 
     def attention_extremes(self, rows: Tensor) -> list[tuple[float, float]]:
+        assert self.family.attention_extremes is not None, "the spec refuses it"
         self.model.eval()
         with self.autocast():
             return self.family.attention_extremes(self.model, rows[:, :-1].to(self.device.torch))
@@ -123,8 +154,8 @@ class Engine:
             tensor = held[name]
             dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
-    def _loss(self, rows: Tensor, goals: Tensor) -> Tensor:
-        return self.objective.loss(self.model, rows, goals)
+    def _loss(self, *inputs: Tensor) -> Tensor:
+        return self.objective.loss(self.model, *inputs)
 
 
 def _seed(*parts: int) -> int:

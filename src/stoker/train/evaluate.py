@@ -13,13 +13,16 @@ from tokenizers import decoders
 from torch import Tensor, nn
 
 from stoker.data import order, prepare
-from stoker.data.shards import Split, TokenSet
+from stoker.data.pairs import AnySet, Pairs
+from stoker.data.shards import Split
 from stoker.data.tokenizer import LoadedTokenizer, save
+from stoker.spec.data import Data
 from stoker.spec.errors import RunFailed, UserError
-from stoker.spec.run import Data, Model
+from stoker.spec.model import Model
+from stoker.train.batches import held_out
 from stoker.train.choices import DTYPES, Precision
 from stoker.train.load import LoadedModel
-from stoker.train.objectives import OBJECTIVES
+from stoker.train.objectives.causal import Causal
 
 LOGITS = 1 << 27  # numbers that a batch gives, as far as a row is not more
 TOKENS = 1 << 13  # in a batch
@@ -71,8 +74,9 @@ def evaluate(
     ids = np.arange(whole) if sequences is None else order.spread(whole, sequences)
     batches = [ids[start : start + at_once] for start in range(0, len(ids), at_once)]
     began, loss_sum, tokens, size = time.monotonic(), 0.0, 0, 0
-    done, total = 0, len(ids) + (sequences is None and split.tokens - 1 > whole * length)
-    for rows in _all_rows(split, batches, length, tail=total > len(ids)):
+    tail = split.tail(length) if sequences is None else None
+    done, total = 0, len(ids) + (tail is not None)
+    for rows in _all_rows(split, batches, length, tail=tail):
         loss_sum += _loss(model, torch.from_numpy(rows), precision)
         tokens += rows[:, 1:].size
         size += 0 if widths is None else int(widths[rows[:, 1:]].sum())
@@ -105,12 +109,19 @@ def precision_of(loaded: LoadedModel) -> Precision:
 
 
 def tokenise(
-    data: Data, tokenizer: LoadedTokenizer, folder: Path, progress: Callable[[prepare.Progress], None]
-) -> TokenSet:
-    """Text as tokens, all of them in the split `train`, kept in an empty folder."""
-    save(tokenizer, folder / "tokenizer")
-    data = data.model_copy(update={"tokenizer": str(folder / "tokenizer"), "validation": 0.0})
-    return prepare.prepare(data, folder / "set", progress=progress)
+    data: Data,
+    tokenizer: LoadedTokenizer | None,
+    folder: Path,
+    progress: Callable[[prepare.Progress], None],
+    *,
+    pairs: Pairs | None = None,
+) -> AnySet:
+    """Text as tokens or pairs, all of them in the split `train`, kept in an empty folder. HDF5 needs no tokenizer."""
+    if tokenizer:
+        save(tokenizer, folder / "tokenizer")
+    home = str(folder / "tokenizer") if tokenizer else None
+    data = data.model_copy(update={"tokenizer": home, "validation": 0.0})
+    return prepare.prepare(data, folder / "set", pairs=pairs, progress=progress)
 
 
 def token_widths(tokenizer: LoadedTokenizer, rows: int) -> NDArray[np.int64]:
@@ -133,19 +144,17 @@ def _width(token: str) -> int:
 
 
 def _all_rows(
-    split: Split, batches: Sequence[NDArray[np.int64]], length: int, *, tail: bool
+    split: Split, batches: Sequence[NDArray[np.int64]], length: int, *, tail: NDArray[np.int64] | None
 ) -> Iterator[NDArray[np.int64]]:
     for ids in batches:
         yield split.read(ids, length)
-    if tail:
-        start = split.samples(length) * length
-        parts = [tokens for _, _, tokens in split.stretches(start, split.tokens)]
-        yield np.concatenate(parts).astype(np.int64)[None]
+    if tail is not None:
+        yield tail[None]
 
 
 @torch.inference_mode()
 def _loss(model: nn.Module, rows: Tensor, precision: Precision) -> float:
-    device, objective = next(model.parameters()).device, OBJECTIVES["causal"]
-    rows = rows.to(device)
+    device, objective = next(model.parameters()).device, Causal()
+    (inputs,) = objective.cut(held_out(rows), number=1, size=len(rows))
     with torch.autocast(device.type, dtype=DTYPES[precision], enabled=precision != "fp32"):
-        return float(objective.loss(model, rows, objective.targets(rows, len(rows))))
+        return float(objective.loss(model, *(tensor.to(device) for tensor in inputs)))

@@ -19,7 +19,7 @@ from torch import Tensor
 from stoker import __version__
 from stoker.data import tokenizer as tokenizer_files
 from stoker.rundir import Record, write_json
-from stoker.spec import contract
+from stoker.spec import contract, forms
 from stoker.spec.errors import RunFailed, UserError
 from stoker.train.card import card
 from stoker.train.choices import DTYPES, Precision
@@ -74,14 +74,18 @@ def export(
 
 def _write(loaded: LoadedModel, folder: Path, *, name: str, dtype: torch.dtype, shard_bytes: int) -> None:
     tokenizer = loaded.read_tokenizer()
-    end, token = tokenizer.end_id, tokenizer.end
-    write_json(folder / hf.CONFIG_FILE, hf.config(loaded.shape, dtype=dtype, end=end))
-    write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
+    end, special = tokenizer.end_id, tokenizer_files.special_tokens(tokenizer)
+    begin = end if tokenizer.begin_id is None else tokenizer.begin_id
+    if forms.form_of(loaded.shape).ends:
+        special |= {"bos_token": tokenizer.begin or tokenizer.end}
+        write_json(folder / "generation_config.json", {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end})
+    precision = str(dtype).removeprefix("torch.")
+    write_json(folder / forms.CONFIG_FILE, forms.config(loaded.shape, dtype=precision, end=end, begin=begin))
     tokenizer_files.save(tokenizer, folder)
     config_file = folder / tokenizer_files.CONFIGS[0]
-    config = json.loads(config_file.read_text()) | {"bos_token": token, "model_max_length": loaded.shape.context}
+    config = json.loads(config_file.read_text()) | special | {"model_max_length": loaded.shape.context}
     write_json(config_file, config)
-    write_json(folder / "special_tokens_map.json", {"bos_token": token, "eos_token": token})
+    write_json(folder / "special_tokens_map.json", special)
     (folder / "README.md").write_text(card(loaded, name=name, dtype=dtype), encoding="utf-8")
     hf.write_weights(folder, loaded.shape, loaded.model, dtype=dtype, limit=shard_bytes)
 

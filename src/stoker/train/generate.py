@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from stoker.spec.errors import RunFailed, UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.decode import Decoder
 from stoker.train.models import model_spec
 from stoker.train.spelling import Spelling
@@ -75,17 +75,25 @@ class Piece:
 
 
 def generate(
-    model: nn.Module, shape: Model, tokenizer: Tokenizer, end: int, prompts: Sequence[str], settings: Settings
+    model: nn.Module,
+    shape: Model,
+    tokenizer: Tokenizer,
+    end: int,
+    prompts: Sequence[str],
+    settings: Settings,
+    begin: int | None = None,
 ) -> Iterator[Piece]:
     """Continue each prompt; an empty one begins a document. Pieces of different rows come mixed.
 
-    `end` is the token that ends a document. A row depends on its prompt, its sample's number and the settings alone.
-    What outgrows the model's context is continued from its newest tokens.
+    `end` is the token that ends a document, `begin` the one that every text begins with, if there is one. A row depends
+    on its prompt, its sample's number and the settings alone. What outgrows the model's context is continued from its
+    newest tokens.
     """
     assert shape.vocab is not None
     rows: list[_Row] = []
     for prompt in prompts:
-        ids = tokenizer.encode(prompt, add_special_tokens=False).ids or [end]
+        ids = [] if begin is None else [begin]
+        ids = ids + tokenizer.encode(prompt, add_special_tokens=False).ids or [end]
         if max(ids) >= shape.vocab:
             raise UserError(
                 f"the tokenizer gives token {max(ids)}, and the model knows {shape.vocab} tokens",

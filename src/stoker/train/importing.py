@@ -10,9 +10,11 @@ from pathlib import Path
 from stoker.data.tokenizer import save
 from stoker.rundir import Exit, RunDir
 from stoker.spec import contract
+from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.load import clean_name
-from stoker.spec.run import Data, Model, RunSpec, Until
+from stoker.spec.model import Model
+from stoker.spec.run import RunSpec, Until
 from stoker.storage.mirror import in_words, run_dir
 from stoker.storage.sync import publish
 from stoker.train.checkpoint import write_checkpoint

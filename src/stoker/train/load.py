@@ -8,20 +8,21 @@ be written meanwhile: a checkpoint that is pruned under the reader is passed ove
 
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from stoker.data.tokenizer import PAIR, TOKENIZER_FILE, LoadedTokenizer, load_folder
+from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load_folder
 from stoker.rundir import RunDir, Saved
-from stoker.spec import contract
+from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.storage.mirror import run_dir
 from stoker.train.checkpoint import damage
 from stoker.train.models import MODELS, hf, model_spec, weights
@@ -65,8 +66,8 @@ def load_model(path: Path, *, step: Step = "newest", device: str = "auto") -> Lo
         raise UserError(f"{path} is no run, so it has no step {step}", remedy="Leave --step out, or name the run")
     if (path / contract.MANIFEST_FILE).is_file():
         return _from_checkpoint(path, place)
-    if (path / hf.CONFIG_FILE).is_file():
-        shape = hf.read_shape(path)
+    if (path / forms.CONFIG_FILE).is_file():
+        shape = forms.read_shape(path)
         model = _empty(shape, place)
         hf.read_weights(path, shape, model)
         return LoadedModel(model=model, shape=shape, tokenizer=_tokenizer(path), origin=f"the folder {path}")
@@ -74,7 +75,7 @@ def load_model(path: Path, *, step: Step = "newest", device: str = "auto") -> Lo
         raise UserError(f"there is no folder {path}", remedy="Name a run, a checkpoint, or a folder with config.json")
     raise UserError(
         f"{path} holds no model: there is no {contract.SPEC_FILE} (a run), {contract.MANIFEST_FILE} (a checkpoint) "
-        f"or {hf.CONFIG_FILE} (a model of transformers)",
+        f"or {forms.CONFIG_FILE} (a model of transformers)",
         remedy="Name one of these",
     )
 
@@ -167,9 +168,14 @@ def _from_checkpoint(path: Path, place: torch.device) -> LoadedModel:
 
 
 def _read(path: Path, shape: Model, place: torch.device) -> nn.Module:
-    """Raises FileNotFoundError when the checkpoint vanishes meanwhile."""
     model = _empty(shape, place)
-    tensors = {"model": weights(model)}
+    read_checkpoint(path, weights(model))
+    return model
+
+
+def read_checkpoint(path: Path, wanted: Mapping[str, Tensor]) -> None:
+    """Fill these tensors of a model. Raises FileNotFoundError when the checkpoint vanishes meanwhile."""
+    tensors = {"model": dict(wanted)}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no process group: none is meant
@@ -183,7 +189,6 @@ def _read(path: Path, shape: Model, place: torch.device) -> nn.Module:
             f"the checkpoint {path} does not fit the model of its run: {reason}",
             remedy=f"Restore {contract.SPEC_FILE} as the run wrote it",
         ) from e
-    return model
 
 
 def _empty(shape: Model, place: torch.device) -> nn.Module:
@@ -208,8 +213,7 @@ def _shape(run: RunDir) -> Model:
 
 
 def _tokenizer(folder: Path) -> Path | None:
-    whole = (folder / TOKENIZER_FILE).is_file() or all((folder / name).is_file() for name in PAIR)
-    return Path(os.path.abspath(folder)) if whole else None
+    return Path(os.path.abspath(folder)) if has_tokenizer(folder) else None
 
 
 def _device(word: str) -> torch.device:

@@ -22,6 +22,9 @@ TAGS = {
     "memory_gib": "memory/peak_gib",
     "loss_scale": "train/loss_scale",
     "skipped": "train/skipped",
+    "loss_ce": "losses/loss_ce",
+    "loss_clm": "losses/loss_clm",
+    "loss_mse": "losses/loss_mse",
 }
 
 

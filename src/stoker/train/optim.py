@@ -1,7 +1,8 @@
-"""AdamW with decay groups, and the learning rate as a function of the step."""
+"""The optimizers with their decay groups, and the learning rate as a function of the step."""
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,23 +13,53 @@ from stoker.spec.run import Optim
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
 
-def adamw(named: NamedParameters, optim: Optim) -> torch.optim.AdamW:
+class Lamb(torch.optim.Optimizer):
+    """Adam's update, scaled in groups that `adapt` to the size of the tensor that it changes (You et al. 2020)."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        assert closure is None
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            parameters = [p for p in group["params"] if p.grad is not None]
+            gradients = [p.grad for p in parameters]
+            states = [self.state[p] for p in parameters]
+            torch._foreach_add_([state["step"] for state in states], 1)
+            averages = [state["exp_avg"] for state in states]
+            squares = [state["exp_avg_sq"] for state in states]
+            torch._foreach_lerp_(averages, gradients, 1 - beta1)
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+            for p, average, square, state in zip(parameters, averages, squares, states, strict=True):
+                taken = float(state["step"])
+                size = (square / (1 - beta2**taken)).sqrt_().add_(group["eps"])
+                update = (average / (1 - beta1**taken)).div_(size).add_(p, alpha=group["weight_decay"])
+                if group["adapt"]:
+                    weight, change = p.norm(), update.norm()
+                    update.mul_(torch.where((weight > 0) & (change > 0), weight / change, 1.0))
+                p.sub_(update, alpha=group["lr"])
+
+
+def optimizer(named: NamedParameters, optim: Optim) -> torch.optim.Optimizer:
     """Matrices and embeddings decay; biases and norms do not. State exists from the start: loading fills it."""
     parameters = [p for _, p in named if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay, "adapt": True},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0, "adapt": False},
     ]
-    optimizer = torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
-    )
+    groups = [group for group in groups if group["params"]]
+    made: torch.optim.Optimizer
+    if optim.kind == "lamb":
+        made = Lamb(groups, {"lr": optim.lr, "betas": optim.betas, "eps": optim.eps})
+    else:
+        made = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
     for p in parameters:
-        optimizer.state[p] = {
+        made.state[p] = {
             "step": torch.zeros((), dtype=torch.float32, device=p.device),
             "exp_avg": torch.zeros_like(p),
             "exp_avg_sq": torch.zeros_like(p),
         }
-    return optimizer
+    return made
 
 
 def optimizer_tensors(named: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:

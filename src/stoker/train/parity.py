@@ -21,10 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from stoker.data.tokenizer import LoadedTokenizer
+from stoker.data.wordpiece import SEPARATOR
 from stoker.rundir import Record
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.forms import form_of
 from stoker.train.load import LoadedModel, load_model
+from stoker.train.models.bert import Bert
 
 RECORD_FILE = "stoker.json"
 TOLERANCE = 1e-4  # fp32 sums taken in another order differ by some 1e-6 of the largest logit
@@ -60,7 +63,7 @@ def check(folder: Path) -> Record:
     problems = _changed(folder)
     try:
         transformers: Any = importlib.import_module("transformers")
-        model_class, tokenizer_class = transformers.AutoModelForCausalLM, transformers.AutoTokenizer
+        tokenizer_class = transformers.AutoTokenizer
     except (ImportError, AttributeError) as e:
         why = f"transformers cannot be asked: {_first_line(e)}"
         return _record("failed" if problems else "unproven", [*problems, why])
@@ -70,7 +73,7 @@ def check(folder: Path) -> Record:
     except UserError as e:
         return _record("failed", [*problems, str(e)])
     try:
-        model, notes = model_class.from_pretrained(
+        model, notes = getattr(transformers, form_of(ours.shape).auto).from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
         theirs = tokenizer_class.from_pretrained(folder, local_files_only=True)
@@ -80,9 +83,10 @@ def check(folder: Path) -> Record:
         if notes.get(kind):
             problems.append(f"transformers reports {kind.replace('_', ' ')}: {sorted(notes[kind])[:5]}")
     model = model.eval()
+    choice = {"masked": _likeliest} if ours.shape.masked else {"greedy": _greedy}
     found = {
         "logits": _logits(ours, model, problems),
-        "greedy": _greedy(ours, model, problems),
+        **{name: compare(ours, model, problems) for name, compare in choice.items()},
         "tokenizer": _texts(tokenizer, theirs, problems),
     }
     return _record("failed" if problems else "proven", problems) | found
@@ -125,20 +129,41 @@ def _logits(ours: LoadedModel, theirs: Any, problems: list[str]) -> Record:
     context, difference, largest, positions = ours.shape.context, 0.0, 0.0, 0
     for rows, length in ((ROWS, min(LENGTH, context)), (1, context)):
         tokens = _tokens(ours, rows, length)
-        one, other = ours.model(tokens), theirs(tokens).logits
-        if one.shape != other.shape:
-            problems.append(f"transformers gives logits of shape {list(other.shape)} and ours {list(one.shape)}")
-            return {}
-        if not (one.isfinite().all() and other.isfinite().all()):
-            problems.append("the logits are not finite")
-            return {}
-        difference = max(difference, float((one - other).abs().max()))
-        largest = max(largest, float(one.abs().max()))
+        for one, other in _heads(ours, theirs, tokens):
+            if one.shape != other.shape:
+                problems.append(f"transformers gives logits of shape {list(other.shape)} and ours {list(one.shape)}")
+                return {}
+            if not (one.isfinite().all() and other.isfinite().all()):
+                problems.append("the logits are not finite")
+                return {}
+            difference = max(difference, float((one - other).abs().max()))
+            largest = max(largest, float(one.abs().max()))
         positions += tokens.numel()
     limit = TOLERANCE * max(1.0, largest)
     if difference > limit:
         problems.append(f"the logits differ by {difference:.3g}, and {limit:.3g} is allowed")
     return {"positions": positions, "largest_difference": difference, "largest": largest, "allowed": limit}
+
+
+def _heads(ours: LoadedModel, theirs: Any, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """What both make of the tokens: of a masked model words and next sentence, its second half the second sentence."""
+    if not isinstance(ours.model, Bert):
+        return [(ours.model(tokens), theirs(tokens).logits)]
+    segments = (torch.arange(tokens.shape[1]) >= tokens.shape[1] // 2).long().expand_as(tokens)
+    found = theirs(tokens, token_type_ids=segments)
+    words, following = ours.model.everywhere(tokens, segments)
+    return [(words, found.prediction_logits), (following, found.seq_relationship_logits)]
+
+
+@torch.no_grad()
+def _likeliest(ours: LoadedModel, theirs: Any, problems: list[str]) -> Record:
+    """Of a masked model, in place of greedy decoding: the word that each finds likeliest at every place."""
+    tokens = _tokens(ours, ROWS, min(LENGTH, ours.shape.context))
+    one, other = _heads(ours, theirs, tokens)[0]
+    equal = torch.equal(one.argmax(-1), other.argmax(-1))
+    if not equal:
+        problems.append("the likeliest words are others")
+    return {"places": tokens.numel(), "equal": equal}
 
 
 @torch.no_grad()
@@ -180,8 +205,9 @@ def _texts(ours: LoadedTokenizer, theirs: Any, problems: list[str]) -> Record:
             problems.append(f"transformers' tokenizer gives other text for the ids of {text[:20]!r}")
     if theirs.get_vocab() != ours.tokenizer.get_vocab(with_added_tokens=True):
         problems.append("transformers' tokenizer has another vocabulary")
-    if theirs.eos_token_id != ours.end_id:
-        problems.append(f"transformers' tokenizer ends a document with {theirs.eos_token_id}, ours with {ours.end_id}")
+    end = theirs.sep_token_id if ours.end == SEPARATOR else theirs.eos_token_id
+    if end != ours.end_id:
+        problems.append(f"transformers' tokenizer ends a document with {end}, ours with {ours.end_id}")
     return {"texts": len(TEXTS), "unchanged": unchanged, "equal": len(problems) == before}
 
 

@@ -9,21 +9,27 @@ from tokenizers import Tokenizer
 
 from stoker.data import order
 from stoker.data.ledger import Ledger
-from stoker.data.shards import TokenSet
+from stoker.data.pairs import AnySet
+from stoker.data.sets import open_set
+from stoker.data.stream.feeder import feeder_of
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
 from stoker.spec.derive import derive, micro_batches, share
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
-from stoker.train.batches import Batch, Batches
+from stoker.train import origins
+from stoker.train.batches import Batch, Batches, held_out
 from stoker.train.callbacks import Callbacks
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.choices import Choices, choose, vocabulary
 from stoker.train.devices import Device
-from stoker.train.dist import Ranks, Word, agree, total
+from stoker.train.dist import Ranks, Word, agree, totals
 from stoker.train.engine import Engine
 from stoker.train.generate import Settings, generate
 from stoker.train.guard import FiniteGuard, Signals
+from stoker.train.launch import launch_of
 from stoker.train.metrics import Meter, TensorBoard
+from stoker.train.models import model_spec
+from stoker.train.objectives import losses, plain
 from stoker.train.optim import learning_rate
 
 SAMPLE = Settings(tokens=80, past_end=True)
@@ -48,10 +54,15 @@ class State:
 class Trainer:
     def __init__(self, run: RunDir, me: Ranks, device: Device, signals: Signals) -> None:
         self.run, self.me, self.device, self.signals = run, me, device, signals
+        self._told_of_waiting = False
         self.spec = spec = run.spec()
         self.tokens = _open(run)
+        self.feeder = feeder_of(self.tokens) if me.first else None
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
-        self.engine = Engine(spec, me, device)
+        teacher = origins.teacher(run, device.torch)
+        learnt = model_spec(spec.model.family).objective
+        judged = plain(learnt, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
+        self.engine = Engine(spec, me, device, judged, teacher=teacher)
         self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved)
         self._begin()
         accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
@@ -72,12 +83,17 @@ class Trainer:
         self.ledger = Ledger(run.ledger, attempt=me.attempt, rank=me.rank, world=me.world, start=self.state.step)
         peak = chips.peak_flops(device.chip, self.choices.precision)
         self.meter = Meter(
-            flops_per_token=sizes.flops_per_token(
-                spec.model, vocabulary(spec), spec.batch.length, counted=self.engine.size
-            ),
+            flops_per_token=self._flops_per_token(),
             peak_flops=peak * me.world if peak else None,
         )
         self.tensorboard = TensorBoard(run.tensorboard) if me.first and spec.log.tensorboard else None
+
+    def _flops_per_token(self) -> float:
+        length, vocab, teacher = self.spec.batch.length, vocabulary(self.spec), self.engine.teacher
+        flops = sizes.flops_per_token(self.spec.model, vocab, length, counted=self.engine.size)
+        if teacher:  # a forward is a third of a step
+            flops += sizes.flops_per_token(teacher.shape, vocab, length, counted=self.engine.teacher_size) // 3
+        return flops
 
     def train(self) -> Exit:
         try:
@@ -91,25 +107,18 @@ class Trainer:
         return end
 
     def _train(self) -> Exit:
+        self._launch = launch_of(self.run, self.me, self.spec.until, step=self.state.step)
         self._announce()
-        began = time.monotonic()
         if self.state.step == 0 and self.spec.checkpoint.first:
             self._save()
         while not self._finished():
-            batch = self.batches.get(self.state.step + 1)
-            word = agree(
-                Word(
-                    targets=batch.live * self.spec.batch.length,
-                    stop=self.signals.asked,
-                    pause=self.me.first and (self._time_is_up(began) or self.callbacks.problem is not None),
-                    save=self.me.first and self.checkpoints.overdue(),
-                )
-            )
-            if word.stop or word.pause:
+            batch = self.batches.get(self.state.step + 1, late=self._is_late)
+            word = agree(self._word(batch))
+            if word.stop or word.pause or batch is None:
                 return self._pause(word)
             if word.save:
                 self._save()
-            best = self._step(batch, word.targets)
+            best = self._step(batch, word)
             if self.checkpoints.due(batch.step) or (best and self.spec.checkpoint.best):
                 self._save()
             self.checkpoints.settle(wait=False)
@@ -124,6 +133,9 @@ class Trainer:
         return Exit(state="done", code=contract.EXIT_DONE, step=self.state.step, reason=self._why_done())
 
     def close(self) -> None:
+        self.batches.close()
+        if self.feeder:
+            self.feeder.close()
         self.checkpoints.close()
         self.ledger.close()
         if self.tensorboard:
@@ -134,6 +146,8 @@ class Trainer:
     def _begin(self) -> None:
         """From the newest good checkpoint, or from nothing."""
         saved = self.checkpoints.load(self.engine.tensors())
+        if saved is None and self.spec.init.path:
+            origins.start(self.engine.model, self.spec, self.run)
         samples = self.tokens.train.samples(self.spec.batch.length)
         self._resumed: Record | None = saved.manifest["state"] if saved else None
         kept = self._resumed or {}
@@ -145,7 +159,13 @@ class Trainer:
             step=self.state.step,
             drawn=self.state.drawn,
         )
-        self.choices, self.notes = choose(self.spec, self.device, steps=self.derived.steps, parameters=self.engine.size)
+        self.choices, self.notes = choose(
+            self.spec,
+            self.device,
+            steps=self.derived.steps,
+            parameters=self.engine.size,
+            held=self.engine.teacher_size,
+        )
         if saved:
             same_world = saved.manifest["world"] == self.me.world
             self.choices = self.choices.keep(Choices(**kept["choices"]), same_world=same_world)
@@ -174,6 +194,7 @@ class Trainer:
             "started",
             rank=0,
             attempt=self.me.attempt,
+            step=self.state.step,
             world=self.me.world,
             chip=self.device.chip,
             torch=torch.__version__,
@@ -188,12 +209,30 @@ class Trainer:
 
     # one step
 
-    def _step(self, batch: Batch, targets: int) -> bool:
+    def _word(self, batch: Batch | None) -> Word:
+        counts = self.engine.count(batch) if batch else None
+        return Word(
+            targets=counts.targets if counts else (0,) * len(self.engine.objective.parts),
+            tokens=counts.tokens if counts else 0,
+            sequences=batch.live if batch else 0,
+            stop=self.signals.asked,
+            pause=batch is None or self._launch.has_enough(self.state.step) or (self.me.first and self._must_pause()),
+            save=self.me.first and self.checkpoints.overdue(),
+        )
+
+    def _is_late(self) -> bool:
+        """Asked while a step's data is not there; True ends the waiting."""
+        if self.me.first and not self._told_of_waiting:
+            self._told_of_waiting = True
+            self.run.add_event("waiting", rank=0, step=self.state.step + 1)
+        return self.signals.asked or self._launch.time_is_up() or self.tokens.problem() is not None
+
+    def _step(self, batch: Batch, word: Word) -> bool:
         """Train on one batch; True when its evaluation was the best so far."""
         spec, step = self.spec, batch.step
         self.ledger.record(step, batch.samples, batch.rows[: batch.live].numpy())
         rate = learning_rate(spec.optim, self.derived, self.state.updates + 1)
-        loss_sum, norm = self.engine.backward(batch, targets)
+        sums, norm = self.engine.backward(batch, word.targets)
         applied = self.guard.check(step, finite=math.isfinite(norm))
         if applied:
             self.engine.apply(norm=norm, rate=rate)
@@ -205,16 +244,17 @@ class Trainer:
             step=step,
             updates=self.state.updates + applied,
             skipped=self.state.skipped + (not applied),
-            tokens=self.state.tokens + targets,
-            drawn=self.state.drawn + targets // spec.batch.length,
+            tokens=self.state.tokens + word.tokens,
+            drawn=self.state.drawn + word.sequences,
         )
-        self.meter.step(tokens=targets, sequences=targets // spec.batch.length)
+        self.meter.step(tokens=word.tokens, sequences=word.sequences)
         last = self._finished()
         scheduled = spec.eval.every > 0 and step % spec.eval.every == 0
         evaluate = last or scheduled
         if not (step == 1 or step % spec.log.every == 0 or evaluate):
             return False
-        record: Record = {"step": step, "time": time.time(), "loss": total(float(loss_sum)) / targets, "lr": rate}
+        record: Record = {"step": step, "time": time.time()}
+        record |= losses(self.engine.objective, totals(sums.tolist()), word.targets) | {"lr": rate}
         record |= {"grad_norm": norm, "tokens": self.state.tokens, **self.meter.read(waited_s=self.batches.waited_s)}
         best = self._evaluate(record, scheduled=scheduled) if evaluate else False
         self._log(record, batch)
@@ -248,8 +288,11 @@ class Trainer:
             return False
         ids = order.spread(there, self.spec.eval.sequences)
         mine = share(len(ids), rank=self.me.rank, world=self.me.world)
-        rows = torch.from_numpy(self.tokens.validation.read(ids[mine.start : mine.stop], length))
-        loss = total(self.engine.loss_of(rows)) / (len(ids) * length)
+        chosen = ids[mine.start : mine.stop]
+        batch = held_out(torch.from_numpy(self.tokens.validation.read(chosen, length)), chosen)
+        judged = self.engine.judged
+        sums = totals([*self.engine.judge(batch), *judged.count(batch).targets])
+        loss = losses(judged, sums[: len(judged.parts)], sums[len(judged.parts) :])["loss"]
         if not math.isfinite(loss):
             raise RunFailed(
                 f"the validation loss is {loss} after step {self.state.step}",
@@ -302,19 +345,26 @@ class Trainer:
     def _pause(self, word: Word) -> Exit:
         self._save_now()
         self._heed_callbacks()
-        reason = "stopped as asked" if word.stop else "until.time is reached"
+        problem = self.tokens.problem() or self.batches.problem
+        if problem and not word.stop:
+            raise problem
+        reason = "stopped as asked" if word.stop else f"{self._launch.limit(self.state.step)} is reached"
         code = contract.EXIT_SAVED if word.stop else contract.EXIT_DONE
         if self.me.first:
             self.run.add_event("paused", rank=0, step=self.state.step, reason=reason)
         return Exit(state="paused", code=code, step=self.state.step, reason=reason)
 
     def _finish(self) -> None:
+        if not self.spec.model.masked:
+            self._write_sample()
+        self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
+
+    def _write_sample(self) -> None:
         self.engine.model.eval()
         tokenizer = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json"))
         pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
         text = "".join(piece.text for piece in pieces)
         self.run.add_event("sample", rank=0, step=self.state.step, text=text)
-        self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
 
     def _finished(self) -> bool:
         steps, patience = self.derived.steps, self.spec.until.patience
@@ -327,14 +377,13 @@ class Trainer:
             return f"all {self.derived.steps} steps are done"
         return f"no better validation loss in {self.state.evaluations_without_gain} evaluations"
 
-    def _time_is_up(self, began: float) -> bool:
-        limit = self.spec.until.time
-        return limit is not None and time.monotonic() - began >= limit
+    def _must_pause(self) -> bool:
+        return self._launch.time_is_up() or self.callbacks.problem is not None
 
 
-def _open(run: RunDir) -> TokenSet:
+def _open(run: RunDir) -> AnySet:
     ref = run.data()
-    tokens = TokenSet.open(run.path / ref.shards)
+    tokens = open_set(run.path / ref.shards)
     if tokens.key != ref.key:
         raise UserError(f"{tokens.path} holds other data than this run began with", remedy="Restore it, or use --new")
     return tokens

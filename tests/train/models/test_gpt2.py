@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from stoker.spec.run import Model
-from stoker.train.models.gpt2 import SPEC, attention_extremes, plain_attention
+from stoker.spec.model import Model
+from stoker.train.models.gpt2 import SPEC, attention_extremes
 
 SHAPE = {"layers": 3, "heads": 4, "width": 64, "context": 48, "vocab": 199}
 
@@ -39,11 +39,17 @@ def pair(**switches: bool) -> tuple[torch.nn.Module, GPT2LMHeadModel]:
     ],
     ids=["plain", "upcast", "scaled", "both"],
 )
-def test_with_the_references_weights_it_gives_the_references_logits(switches: dict[str, bool]) -> None:
+def test_with_the_references_weights_it_gives_the_references_logits_and_gradients(switches: dict[str, bool]) -> None:
     ours, reference = pair(**switches)
     tokens = torch.randint(SHAPE["vocab"], (3, SHAPE["context"]), generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        assert torch.allclose(ours(tokens), reference(tokens).logits, rtol=1e-5, atol=1e-5)
+    logits, wanted = ours(tokens), reference(tokens).logits
+    assert torch.allclose(logits, wanted, rtol=1e-5, atol=1e-5)
+    goals = tokens.roll(-1, 1).flatten()
+    for found in (logits, wanted):
+        torch.nn.functional.cross_entropy(found.flatten(0, 1), goals).backward()
+    theirs = SPEC.from_hf({name: p.grad for name, p in reference.named_parameters()})
+    for name, p in ours.named_parameters():
+        assert torch.allclose(p.grad, theirs[name], rtol=1e-4, atol=1e-6), name
 
 
 def test_weights_go_to_the_reference_and_back_unchanged() -> None:
@@ -76,15 +82,3 @@ def test_attention_extremes_are_those_of_the_references_scores() -> None:
         scores = q @ k.transpose(2, 3) / (SHAPE["width"] / SHAPE["heads"]) ** 0.5
         assert largest == pytest.approx(scores.masked_fill(future, -1e9).max().item(), rel=1e-4)
         assert smallest == pytest.approx(scores.masked_fill(future, 1e9).min().item(), rel=1e-4)
-
-
-def test_plain_attention_is_the_references_forward_and_backward() -> None:
-    generator = torch.Generator().manual_seed(4)
-    ours = [torch.randn(2, 3, 40, 16, generator=generator, requires_grad=True) for _ in range(3)]
-    theirs = [tensor.detach().clone().requires_grad_() for tensor in ours]
-    got = plain_attention(*ours, scale=0.3, dropout=0.0)
-    wanted = torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=True, scale=0.3)
-    assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-6)
-    got.square().sum().backward()
-    wanted.square().sum().backward()
-    assert all(torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-5) for a, b in zip(ours, theirs, strict=True))

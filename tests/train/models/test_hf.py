@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from stoker.spec import forms
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.load import load_model
 from stoker.train.models import hf
 from stoker.train.models.gpt2 import SPEC
@@ -40,7 +42,7 @@ def as_bin(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"reorder_and_upcast_attn": True}, {"scale_attn_by_inverse_layer_idx": True}, {"n_inner": 240}],
+    [{}, {"reorder_and_upcast_attn": True}, {"scale_attn_by_inverse_layer_idx": True}, {"n_inner": 100}],
     ids=["plain", "upcast", "scaled", "inner"],
 )
 def test_a_model_of_odd_shape_gives_the_references_logits(tmp_path: Path, config: dict[str, object]) -> None:
@@ -81,8 +83,8 @@ def test_what_is_written_is_read_by_transformers_bit_for_bit(tmp_path: Path, lim
     ours = load_model(tmp_path / "theirs", device="cpu")
     folder = tmp_path / "ours"
     folder.mkdir()
-    config = hf.config(ours.shape, dtype=torch.float32, end=7)
-    (folder / hf.CONFIG_FILE).write_text(json.dumps(config))
+    config = forms.config(ours.shape, dtype="float32", end=7)
+    (folder / forms.CONFIG_FILE).write_text(json.dumps(config))
     hf.write_weights(folder, ours.shape, ours.model, dtype=torch.float32, limit=limit)
     files = sorted(folder.glob("*.safetensors"))
     assert len(files) == {1: 28, 30_000: len(files), 10**9: 1}[limit]
@@ -101,25 +103,27 @@ def test_what_is_written_is_read_by_transformers_bit_for_bit(tmp_path: Path, lim
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "llama"}, 'model_type is "llama"'),
+        ({"model_type": "mamba"}, 'model_type is "mamba"'),
         ({"activation_function": "relu"}, 'activation_function is "relu"'),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"scale_attn_weights": False}, "scale_attn_weights is false"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is false"),
         ({"add_cross_attention": True}, "add_cross_attention is true"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is"),
-        ({"n_inner": 100}, "n_inner is 100"),
         ({"attn_pdrop": 0.5}, "the dropouts differ (resid_pdrop 0.1, embd_pdrop 0.1, attn_pdrop 0.5)"),
+        ({"resid_pdrop": [1]}, "the dropouts differ (resid_pdrop [1]"),
+        ({key: [1] for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}, "dropout: "),
         ({"n_head": 7}, "width 60 is not a multiple of heads 7"),
         ({"n_layer": 0}, "n_layer: "),
         ({"n_embd": "wide"}, "n_embd: "),
+        ({"n_embd": {}}, "n_embd: "),
         ({"vocab_size": None}, "vocab_size: "),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_what_our_models_cannot_be_is_refused_by_name(tmp_path: Path, change: dict[str, object], words: str) -> None:
     reference(tmp_path)
-    file = tmp_path / hf.CONFIG_FILE
+    file = tmp_path / forms.CONFIG_FILE
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(UserError) as caught:
         load_model(tmp_path, device="cpu")
@@ -196,6 +200,29 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         load_model(tmp_path, device="cpu")
 
 
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_a_bin_file_with_any_bytes_damaged_is_refused_in_a_line_or_read(tmp_path: Path, zipped: bool) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    file = tmp_path / "pytorch_model.bin"
+    held = {"wte.weight": torch.randn(10, 4), "h.0.ln_1.weight": torch.randn(4)}
+    torch.save(held, file, _use_new_zipfile_serialization=zipped)
+    whole = file.read_bytes()
+    for _ in range(250):
+        harmed = bytearray(whole[: dice.randrange(1, len(whole))] if dice.random() < 0.3 else whole)
+        for _ in range(dice.randrange(1, 6)):
+            harmed[dice.randrange(len(harmed))] = dice.randrange(256)
+        file.write_bytes(harmed)
+        said = ""
+        try:
+            list(hf.tensors(tmp_path))
+        except UserError as e:
+            said = str(e)
+        assert not said or said.startswith(f"{file} cannot be read as tensors")
+        assert "\n" not in said
+
+
 class Trap:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, ("sprung",)
@@ -228,4 +255,4 @@ def test_values_that_do_not_fit_are_refused_before_they_become_infinite(tmp_path
 
 def test_a_model_of_the_users_own_has_no_form_in_transformers() -> None:
     with pytest.raises(UserError, match="mine:build is code of your own"):
-        hf.config(Model(family="mine:build", vocab=5), dtype=torch.float32, end=0)
+        forms.config(Model(family="mine:build", vocab=5), dtype="float32", end=0)

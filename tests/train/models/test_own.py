@@ -8,7 +8,7 @@ import torch
 
 from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.load import load_model
 from stoker.train.models import model_spec, weights
 
@@ -114,7 +114,7 @@ def test_other_code_than_a_checkpoint_was_trained_with_is_told_in_a_line(worker,
         ("return [1]", ["it returned a list", "torch.nn.Module"]),
         ("return None", ["it returned None"]),
         ("raise ValueError('no heads')", ["it fails: ValueError: no heads (", ".py, line 7)"]),
-        ("return shape.colour", ["AttributeError", "stoker.spec.run.Model"]),
+        ("return shape.colour", ["AttributeError", "stoker.spec.model.Model"]),
         ("return nn.ReLU()", ["nothing to train"]),
         ("return nn.Embedding(shape.vocab, 4).half()", ["its parameter weight is float16", "float32", "precision"]),
         ("return nn.LazyLinear(4)", ["its parameter weight has no values yet"]),

@@ -32,6 +32,8 @@ SUFFIXES = {
     ".csv": "csv",
     ".tsv": "csv",
     ".parquet": "parquet",
+    ".hdf5": "hdf5",  # no source of text: data/hdf5.py reads it
+    ".h5": "hdf5",
 }
 
 

@@ -10,15 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.models import ModelSpec, Weights
-
-# Up to this length a CPU trains faster in bf16 with the whole square of scores: torch's flash kernel spends six times
-# its forward on its backward there (14M parameters, length 256, 2 cores with AMX: 270 of 1,130 ms a step).
-PLAIN_ON_CPU = 512
-# A CPU multiplies a few rows up to twice as fast by matrices that lie the other way round. A copy of them costs a
-# moment and their memory: up to so many bytes it is made.
-LAID_OUT_ANEW = 1 << 30
+from stoker.train.models.layers import LAID_OUT_ANEW, attention, hidden_places, score_extremes, sideways
 
 
 class Attention(nn.Module):
@@ -49,33 +43,17 @@ class Attention(nn.Module):
                 y_BHTD = F.scaled_dot_product_attention(
                     q_BHTD.float(), k_BHTD.float(), v_BHTD.float(), dropout_p=dropout, is_causal=True, scale=self.scale
                 ).to(v_BHTD.dtype)
-        elif _faster_plain(q_BHTD):
-            y_BHTD = plain_attention(q_BHTD, k_BHTD, v_BHTD, scale=self.scale, dropout=dropout)
         else:
-            y_BHTD = F.scaled_dot_product_attention(
-                q_BHTD, k_BHTD, v_BHTD, dropout_p=dropout, is_causal=True, scale=self.scale
-            )
+            y_BHTD = attention(q_BHTD, k_BHTD, v_BHTD, scale=self.scale, dropout=dropout)
         y_BTW = y_BHTD.transpose(1, 2).flatten(2)
         return F.dropout(self.c_proj(y_BTW), self.dropout, self.training)
-
-
-def _faster_plain(q_BHTD: Tensor) -> bool:
-    return q_BHTD.device.type == "cpu" and q_BHTD.dtype != torch.float32 and q_BHTD.shape[2] <= PLAIN_ON_CPU
-
-
-def plain_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, *, scale: float, dropout: float) -> Tensor:
-    T = q_BHTD.shape[2]
-    future = torch.ones(T, T, dtype=torch.bool, device=q_BHTD.device).triu(1)
-    scores_BHTT = ((q_BHTD * scale) @ k_BHTD.transpose(2, 3)).float()
-    weights_BHTT = torch.softmax(scores_BHTT.masked_fill(future, -math.inf), dim=-1).to(v_BHTD.dtype)
-    return F.dropout(weights_BHTT, dropout, dropout > 0) @ v_BHTD
 
 
 class FeedForward(nn.Module):
     def __init__(self, shape: Model) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(shape.width, 4 * shape.width)
-        self.c_proj = nn.Linear(4 * shape.width, shape.width)
+        self.c_fc = nn.Linear(shape.width, shape.inner)
+        self.c_proj = nn.Linear(shape.inner, shape.width)
         self.dropout = shape.dropout
 
     def forward(self, x_BTW: Tensor) -> Tensor:
@@ -143,9 +121,9 @@ class GPT2Decoder:
         self.lengths = [0] * rows
         self.cache = model.wte.weight.new_zeros(len(blocks), rows, 2, self.heads, length, size)
         copied = sum(p.nbytes for p in model.parameters()) <= LAID_OUT_ANEW
-        self.head = _sideways(model.wte.weight, copied=copied)
+        self.head = sideways(model.wte.weight, copied=copied)
         self.layers = [
-            (block.attn.scale, *(_sideways(p, copied=copied) if p.dim() == 2 else p for p in block.parameters()))
+            (block.attn.scale, *(sideways(p, copied=copied) if p.dim() == 2 else p for p in block.parameters()))
             for block in blocks
         ]
 
@@ -197,14 +175,8 @@ class GPT2Decoder:
         if min(self.lengths) == longest:
             return x_BW + positions[longest], None, None
         lengths_B = torch.tensor(self.lengths, device=device)
-        later_BL = torch.arange(longest + 1, device=device) > lengths_B[:, None]
-        mask = torch.zeros(later_BL.shape, device=device).masked_fill_(later_BL, -math.inf)[:, None, None]
+        mask = hidden_places(lengths_B, longest)
         return x_BW + F.embedding(lengths_B, positions), (torch.arange(len(lengths_B), device=device), lengths_B), mask
-
-
-def _sideways(weight: Tensor, *, copied: bool) -> Tensor:
-    turned = weight.detach().t()
-    return turned.contiguous() if copied and weight.device.type == "cpu" else turned
 
 
 def build(shape: Model) -> nn.Module:
@@ -214,17 +186,12 @@ def build(shape: Model) -> nn.Module:
 @torch.no_grad()
 def attention_extremes(model: nn.Module, tokens_BT: Tensor) -> list[tuple[float, float]]:
     assert isinstance(model, GPT2)
-    T = tokens_BT.shape[1]
-    future = torch.ones(T, T, dtype=torch.bool, device=tokens_BT.device).triu(1)
     extremes = []
     x_BTW = model.embed(tokens_BT)
     for block in model.h:
         assert isinstance(block, Block)
         q_BHTD, k_BHTD, _ = block.attn.heads_of(block.ln_1(x_BTW))
-        scores = q_BHTD.float() @ k_BHTD.float().transpose(2, 3) * block.attn.scale
-        largest = scores.masked_fill(future, -math.inf).max().item()
-        smallest = scores.masked_fill(future, math.inf).min().item()
-        extremes.append((largest, smallest))
+        extremes.append(score_extremes(q_BHTD, k_BHTD, scale=block.attn.scale))
         x_BTW = block(x_BTW)
     return extremes
 
@@ -250,4 +217,13 @@ def _transposed(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-SPEC = ModelSpec(build=build, decoder=GPT2Decoder, attention_extremes=attention_extremes, from_hf=from_hf, to_hf=to_hf)
+SPEC = ModelSpec(
+    build=build,
+    blocks="h",
+    positions=("wpe.weight",),
+    decoder=GPT2Decoder,
+    attention_extremes=attention_extremes,
+    from_hf=from_hf,
+    to_hf=to_hf,
+    tied=lambda _: {"lm_head.weight": "wte.weight"},
+)

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from stoker.spec.code import explain, load_code
 from stoker.spec.errors import StokerError, UserError
-from stoker.spec.run import Model
+from stoker.spec.model import Model
 from stoker.train.models import ModelSpec
 
 KEY = "model.family"
@@ -35,7 +35,7 @@ def own_spec(word: str) -> ModelSpec:
     def no_extremes(_model: nn.Module, _tokens: Tensor) -> NoReturn:
         raise _wrong(word, "nobody can look into its attention", remedy="Set log.attention to false")
 
-    return ModelSpec(build=build, attention_extremes=no_extremes, from_hf=no_names, to_hf=no_names)
+    return ModelSpec(build=build, blocks="", attention_extremes=no_extremes, from_hf=no_names, to_hf=no_names)
 
 
 def _built(word: str, function: Callable[[Model], Any], shape: Model) -> nn.Module:
@@ -48,7 +48,7 @@ def _built(word: str, function: Callable[[Model], Any], shape: Model) -> nn.Modu
     except StokerError:
         raise
     except (Exception, SystemExit) as e:
-        raise _wrong(word, f"it fails: {explain(e, word)}", remedy="It is given a stoker.spec.run.Model") from e
+        raise _wrong(word, f"it fails: {explain(e, word)}", remedy="It is given a stoker.spec.model.Model") from e
     if not isinstance(model, nn.Module):
         raise _wrong(word, f"it returned {_a(model)}", remedy="Return a torch.nn.Module")
     _check_parameters(word, model)

@@ -1,0 +1,215 @@
+"""Sentence pairs in HDF5 files, as NVIDIA's and AWS Neuron's BERT scripts make and read them.
+
+A file has six arrays of as many rows: the tokens with their masks drawn, which of them are real (ones, then zeros),
+which are of the second sentence (zeros, ones, then zeros), the masked places and the words that stood there (the first
+zero place ends the list), and whether the second sentence does not follow the first.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from stoker.data.encode import Advance
+from stoker.data.files import DataFile, discover
+from stoker.data.pairs import Fields, Numbers, Pairs, join
+from stoker.data.records import PairJob, records
+from stoker.data.remote import is_remote
+from stoker.data.sources import format_of
+from stoker.data.units import Unit
+from stoker.spec.data import TrainTokenizer
+from stoker.spec.errors import UserError
+
+FORMAT = "hdf5"
+TRAINING = "*_training_*.hdf5"
+KEYS = {
+    "input_ids": "i4",
+    "input_mask": "i1",
+    "segment_ids": "i1",
+    "masked_lm_positions": "i4",
+    "masked_lm_ids": "i4",
+    "next_sentence_labels": "i1",
+}
+TOKENS, MASK, SEGMENTS, POSITIONS, IDS, LABELS = KEYS
+WIDE = (MASK, SEGMENTS)  # as long as the tokens
+ROWS = 1 << 14  # read at a time
+REMEDY = f"Give files that have {', '.join(KEYS)}, as create_pretraining_data.py writes them"
+
+
+def wanted(found: Sequence[tuple[Path, str]], words: str | Sequence[str]) -> list[tuple[Path, str]]:
+    """Of a folder with HDF5 files, those to train on; of what was named itself, all."""
+    folders = [Path(word).expanduser() for word in ([words] if isinstance(words, str) else words)]
+    inside = [folder.absolute() for folder in folders if folder.is_dir()]
+    return [
+        (path, name)
+        for path, name in found
+        if fnmatch(path.name, TRAINING) or not any(path.is_relative_to(folder) for folder in inside)
+    ]
+
+
+def are_hdf5(words: str | Sequence[str]) -> bool:
+    """What is elsewhere is text."""
+    here = [word for word in ([words] if isinstance(words, str) else words) if not is_remote(word)]
+    return bool(here) and any(format_of(path) == FORMAT for path, _ in discover(here))
+
+
+def check(found: Sequence[tuple[Path, str]], pairs: Pairs | None, tokenizer: object) -> None:
+    """What can be known of such data without reading it."""
+    text = next((path for path, _ in found if format_of(path) != FORMAT), None)
+    if not found or text:
+        problem = f"{text} is no HDF5 file, and others are" if text else f"no file is called {TRAINING}"
+        raise UserError(problem, remedy=f"Name in data.path the HDF5 files alone, or a folder with {TRAINING}")
+    path = found[0][0]
+    if pairs is None:
+        raise UserError(f"{path} holds sentence pairs for masked models", remedy="Set model: bert-base, or name text")
+    if isinstance(tokenizer, TrainTokenizer):
+        raise UserError(
+            f"{path} holds tokens already, and none can be trained on them",
+            remedy="Set data.tokenizer to the folder with the vocab.txt that they were made with",
+        )
+    if tokenizer is None and pairs.vocab is None:
+        raise UserError(
+            f"{path} does not say how large its vocabulary is",
+            remedy="Set data.tokenizer to the folder with its vocab.txt, or model.vocab, such as 30522",
+        )
+
+
+def shape(files: Sequence[DataFile], *, length: int) -> int:
+    """The masked places in a record; all files must have as many, and sequences of `length`."""
+    found: dict[int, Path] = {}
+    for file in files:
+        with _opened(file.path) as opened:
+            long, places = opened[TOKENS].shape[1], opened[POSITIONS].shape[1]
+        if long != length:
+            raise UserError(
+                f"{file.path} has sequences of {long} tokens, and {length} were asked for",
+                remedy=f"Set batch.length (stoker prepare: --pairs, stoker eval: --length) to {long}",
+            )
+        found.setdefault(places, file.path)
+    if len(found) > 1:
+        (one, path), (other, another) = list(found.items())[:2]
+        raise UserError(
+            f"{path} has {one} masked places a sequence, and {another} has {other}", remedy="Name files of one form"
+        )
+    return next(iter(found))
+
+
+def convert(job: PairJob, vocab: int, unit: Unit) -> Iterator[Advance]:
+    ((file, span),) = unit.parts
+    with records(job, unit) as out, _opened(file.path) as opened:
+        total = len(opened[TOKENS])
+        done = 0
+        for start in range(0, total, ROWS):
+            stop = min(total, start + ROWS)
+            rows = _rows(file.path, {key: _read(file.path, opened, key, start, stop) for key in KEYS}, start, vocab)
+            out.add(rows)
+            after = span.size * stop // total
+            yield Advance(after - done, int(rows[:, job.length].sum()))
+            done = after
+        out.finish(documents=0, bytes=0, skipped=0)
+        yield Advance(span.size - done, 0)
+
+
+def write(path: Path, rows: Fields) -> None:
+    """A file in the same form, of records that bring their masks."""
+    at_L = np.arange(rows.tokens_NL.shape[1])
+    real_NL = at_L < rows.real_N[:, None]
+    arrays = {
+        TOKENS: rows.tokens_NL,
+        MASK: real_NL,
+        SEGMENTS: real_NL & (at_L >= rows.second_N[:, None]),
+        POSITIONS: rows.positions_NP,
+        IDS: rows.ids_NP,
+        LABELS: rows.label_N,
+    }
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with h5py.File(partial, "w", track_order=True) as file:
+            for key, array in arrays.items():
+                file.create_dataset(key, data=array.astype(KEYS[key]), compression="gzip")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _opened(path: Path) -> h5py.File:
+    """Open, with all its arrays there and of one length."""
+    try:
+        file = h5py.File(path, "r")
+    except OSError as e:
+        reason = str(e).splitlines()[0]
+        raise UserError(f"{path} cannot be read as HDF5: {reason}", remedy="Make or fetch the file again") from e
+    try:
+        _check_arrays(path, file)
+    except UserError:
+        file.close()
+        raise
+    return file
+
+
+def _check_arrays(path: Path, file: h5py.File) -> None:
+    for key in KEYS:
+        if not isinstance(file.get(key), h5py.Dataset):
+            raise UserError(f"{path} has no {key}", remedy=REMEDY)
+        dimensions = (1, 2) if key == LABELS else (2,)
+        if file[key].ndim not in dimensions or file[key].dtype.kind not in "iub":
+            raise UserError(f"{path}: {key} is no table of whole numbers", remedy=REMEDY)
+    rows = {key: len(file[key]) for key in KEYS}
+    if len(set(rows.values())) > 1:
+        said = ", ".join(f"{key} {number}" for key, number in rows.items())
+        raise UserError(f"{path}: its arrays differ in length ({said})", remedy="Make or fetch the file again")
+    if not rows[TOKENS]:
+        raise UserError(f"{path} has no sequences", remedy="Take it out")
+    for one, others in ((TOKENS, WIDE), (POSITIONS, (IDS,))):
+        for other in others:
+            if file[one].shape != file[other].shape:
+                raise UserError(
+                    f"{path}: {other} is {file[other].shape[1]} wide, and {one} {file[one].shape[1]}",
+                    remedy="Make or fetch the file again",
+                )
+
+
+def _read(path: Path, file: h5py.File, key: str, start: int, stop: int) -> Any:
+    """The parts of a file are checked only as they are read."""
+    try:
+        return file[key][start:stop]
+    except OSError as e:
+        raise UserError(
+            f"{path} is damaged: {key} cannot be read in rows {start} to {stop - 1}",
+            remedy="Make or fetch the file again",
+        ) from e
+
+
+def _rows(path: Path, arrays: dict[str, Numbers], start: int, vocab: int) -> Numbers:
+    """Records of rows start, start + 1 …; a row that none can be made of is refused by its number."""
+    tokens, mask, segments, positions, ids = (
+        arrays[key].astype(np.int64) for key in (TOKENS, MASK, SEGMENTS, POSITIONS, IDS)
+    )
+    label = arrays[LABELS].reshape(len(tokens), -1).astype(np.int64)[:, 0]
+    at = np.arange(tokens.shape[1])
+    real = mask.sum(axis=1)
+    second = np.where(segments.any(axis=1), segments.argmax(axis=1), real)
+    listed = np.cumprod(positions != 0, axis=1).astype(bool)
+    positions, ids = positions * listed, ids * listed
+    inside = at < real[:, None]
+    faults = {
+        f"{MASK} is not ones and then zeros": (mask != inside).any(axis=1) | (real < 1),
+        f"{SEGMENTS} is not zeros, then ones up to the end": (segments != inside & (at >= second[:, None])).any(axis=1),
+        f"{POSITIONS} has a place outside the sequence": ((positions < 0) | (positions >= real[:, None])).any(axis=1),
+        f"{LABELS} is neither 0 nor 1": (label != 0) & (label != 1),
+        f"a token is outside the vocabulary of {vocab}": _outside(tokens, vocab) | _outside(ids, vocab),
+    }
+    for problem, rows in faults.items():
+        if rows.any():
+            raise UserError(
+                f"{path}, row {start + int(rows.argmax())}: {problem}", remedy="Make or fetch the file again"
+            )
+    return join(Fields(tokens * inside, real, second, label, positions, ids))
+
+
+def _outside(ids: Numbers, vocab: int) -> Any:
+    return ((ids < 0) | (ids >= vocab)).any(axis=1)

@@ -1,0 +1,208 @@
+"""A prepared set of sentence pairs: a folder of records of one width, memory-mapped, and the index that makes it whole.
+
+    index.json  train-00000.bin …  validation-00000.bin …  tokenizer/tokenizer.json
+
+A record is a sample: the tokens of both sentences, padded with zeros to the length of the set; how many of them are
+real; where the second sentence begins; whether it does not follow the first (1) or does (0); and, in a set whose masks
+were drawn when it was made, the masked places and the words that stood there, each list padded with zeros. No word is
+masked at place 0. As in a token set index.json is written last.
+"""
+
+import hashlib
+import json
+import mmap
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.data.order import Order, Shuffled
+from stoker.data.shards import INDEX_FILE, OPEN_SHARDS, TOKENIZER_FOLDER, VERSION, Dtype, Index, Split, TokenSet
+from stoker.rundir import write_atomic
+from stoker.spec.errors import UserError
+
+KIND = "pairs"
+FACTS = 3  # real, second, label
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pairs:
+    """What a set of pairs is to be made for."""
+
+    length: int
+    vocab: int | None = None
+    """Of HDF5 files that come without a tokenizer."""
+
+
+class Fields(NamedTuple):
+    """Rows of records, taken apart."""
+
+    tokens_NL: Numbers
+    real_N: Numbers
+    second_N: Numbers
+    label_N: Numbers
+    positions_NP: Numbers
+    ids_NP: Numbers
+
+
+def fields(rows: Numbers, length: int) -> Fields:
+    facts, rest = rows[:, length : length + FACTS], rows[:, length + FACTS :]
+    positions, ids = np.split(rest, 2, axis=1)
+    return Fields(rows[:, :length], facts[:, 0], facts[:, 1], facts[:, 2], positions, ids)
+
+
+def join(found: Fields) -> Numbers:
+    facts = np.stack([found.real_N, found.second_N, found.label_N], axis=1)
+    return np.concatenate([found.tokens_NL, facts, found.positions_NP, found.ids_NP], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairShard:
+    file: str
+    records: int
+    tokens: int
+    """Real ones."""
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairIndex:
+    key: str
+    dtype: Dtype
+    vocab: int
+    end: int
+    tokenizer: str
+    """sha256 of tokenizer/tokenizer.json; nothing where there is none."""
+    trained: int | None
+    documents: int
+    bytes: int
+    skipped: int
+    length: int
+    """Tokens in a record."""
+    predictions: int
+    """Masked places in a record; 0 where they are drawn in training."""
+    train: list[PairShard] = field(default_factory=list)
+    validation: list[PairShard] = field(default_factory=list)
+    version: int = VERSION
+    kind: Literal["pairs"] = "pairs"
+
+    @property
+    def width(self) -> int:
+        return self.length + FACTS + 2 * self.predictions
+
+    def write(self, folder: Path) -> None:
+        write_atomic(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        record = Index.record(folder)
+        for split in ("train", "validation"):
+            record[split] = [PairShard(**shard) for shard in record[split]]
+        return cls(**record)
+
+
+class PairSplit:
+    """Records over several shards, read at random."""
+
+    def __init__(self, folder: Path, shards: list[PairShard], index: PairIndex) -> None:
+        self._folder, self._index = folder, index
+        self._paths = [folder / shard.file for shard in shards]
+        self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
+        self._shard = lru_cache(OPEN_SHARDS)(self._map)
+        self.records = int(self._ends[-1]) if shards else 0
+        self.tokens = sum(shard.tokens for shard in shards)
+
+    def samples(self, length: int) -> int:
+        self._check(length)
+        return self.records
+
+    def order(self, seed: int, length: int) -> Order:
+        return Shuffled(seed, self.samples(length))
+
+    def width(self, length: int) -> int:
+        self._check(length)
+        return self._index.width
+
+    def read(self, ids: Numbers, length: int) -> Numbers:
+        """One row a sample; `fields` takes them apart."""
+        rows = np.empty((len(ids), self.width(length)), np.int64)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self.records:
+            raise IndexError(f"sample ids go from {ids.min()} to {ids.max()}, and there are {self.records}")
+        shards = np.searchsorted(self._ends, ids, side="right")
+        for row, id, shard in zip(rows, ids.tolist(), shards.tolist(), strict=True):
+            records = self._shard(shard)
+            row[:] = records[id - (int(self._ends[shard]) - len(records))]
+        return rows
+
+    def _check(self, length: int) -> None:
+        if length != self._index.length:
+            raise UserError(
+                f"{self._folder} holds sentence pairs of {self._index.length} tokens, not of {length}",
+                remedy=f"Set batch.length to {self._index.length}, or name the text in data.path to prepare it again",
+            )
+
+    def _map(self, shard: int) -> NDArray[Any]:
+        with open(self._paths[shard], "rb") as file:
+            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(held, np.dtype(self._index.dtype).newbyteorder("<")).reshape(-1, self._index.width)
+
+
+class PairSet:
+    def __init__(self, path: Path, index: PairIndex) -> None:
+        self.path = path
+        self.index = index
+        self.key = index.key
+        self.vocab = index.vocab
+        self.end = index.end
+        self.tokenizer = path / TOKENIZER_FOLDER
+        self.train = PairSplit(path, index.train, index)
+        self.validation = PairSplit(path, index.validation, index)
+
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def problem(self) -> UserError | None:
+        return None
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        index = PairIndex.read(path)
+        width = index.width * np.dtype(index.dtype).itemsize
+        for shard in index.train + index.validation:
+            file = path / shard.file
+            size = file.stat().st_size if file.is_file() else None
+            if size != shard.records * width:
+                found = "is missing" if size is None else f"has {size} bytes, and should have {shard.records * width}"
+                raise UserError(f"{file} {found}", remedy=f"Delete {path} and prepare the data again")
+        return cls(path, index)
+
+    def verify(self) -> None:
+        """Read every shard and compare its hash with the index."""
+        for shard in self.index.train + self.index.validation:
+            with open(self.path / shard.file, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
+                    raise UserError(
+                        f"{self.path / shard.file} is damaged: its sha256 is not the one in {INDEX_FILE}",
+                        remedy=f"Delete {self.path} and prepare the data again",
+                    )
+
+
+AnySet = TokenSet | PairSet
+AnySplit = Split | PairSplit
+
+
+def of_tokens(found: AnySet) -> TokenSet:
+    """Where pairs have no place."""
+    if isinstance(found, PairSet):
+        raise UserError(f"{found.path} holds sentence pairs", remedy="Name text, or a set of tokens")
+    return found
+
+
+def open_plain(path: Path) -> AnySet:
+    """A prepared set of pairs or of tokens."""
+    return PairSet.open(path) if Index.record(path).get("kind") == KIND else TokenSet.open(path)

@@ -1,0 +1,298 @@
+"""The forms in which transformers keeps our families: what config.json says of a model, both ways. No torch."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from stoker.spec.errors import UserError
+from stoker.spec.model import Model, default_inner
+
+Values = dict[str, Any]
+
+CONFIG_FILE = "config.json"
+RESTORE = "Restore it as it was"
+EDGE = 1 << 20  # bytes at both ends of a file of weights that tell it from another
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    model_type: str
+    architecture: str
+    """The class that an exported config.json names."""
+    auto: str
+    """The class of transformers that loads such a folder."""
+    keys: Mapping[str, tuple[str, Any]]
+    """Our field -> their key, and what transformers takes where config.json is silent."""
+    dropouts: tuple[str, ...] = ()
+    """Their keys for what is one number with us."""
+    dropout: float = 0.0
+    """What they are where config.json is silent."""
+    ends: bool = True
+    """Its config.json names the token that ends a document."""
+    fixed: Mapping[str, Any]
+    """What our model can be in one way only, which is transformers' default too."""
+    extra: Callable[[Model], Values] = lambda _: {}
+    """Keys that no field of ours stands for alone."""
+    read_extra: Callable[[Values, Path], Values] = lambda _config, _file: {}
+    """Our fields from such keys; refuses what our model cannot be."""
+
+
+def _gpt2_inner(config: Values, _file: Path) -> Values:
+    return _plain_inner(config.get("n_inner"), config.get("n_embd", 768))
+
+
+def _plain_inner(inner: Any, width: Any) -> Values:
+    return {"hidden": None if isinstance(width, int) and inner == 4 * width else inner}
+
+
+ROPE_SCALING = {
+    "factor": "factor",
+    "low": "low_freq_factor",
+    "high": "high_freq_factor",
+    "original_context": "original_max_position_embeddings",
+}
+
+
+def _llama_extra(shape: Model) -> Values:
+    turns: Values = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    if scaling := shape.rope_scaling:
+        turns |= {"rope_type": "llama3"} | {theirs: getattr(scaling, ours) for ours, theirs in ROPE_SCALING.items()}
+    return {
+        "intermediate_size": shape.inner,
+        "num_key_value_heads": shape.key_heads,
+        "head_dim": shape.width // shape.heads,
+        "rope_parameters": turns,
+        "use_cache": True,
+    }
+
+
+def _llama_fields(config: Values, file: Path) -> Values:
+    width, heads = config.get("hidden_size", 4096), config.get("num_attention_heads", 32)
+    inner, shared = config.get("intermediate_size", 11008), config.get("num_key_value_heads")
+    whole = isinstance(width, int) and isinstance(heads, int) and heads > 0
+    if whole and width % heads == 0 and config.get("head_dim") not in (None, width // heads):
+        raise UserError(
+            f"{file}: head_dim is {json.dumps(config['head_dim'])}, which Stoker's models cannot be",
+            remedy=f"It takes hidden_size / num_attention_heads alone, {width // heads}",
+        )
+    usual = whole and inner == default_inner("llama", width)
+    return {
+        "hidden": None if usual else inner,
+        "kv_heads": None if shared == heads else shared,
+        **_llama_turns(config, file),
+    }
+
+
+def _llama_turns(config: Values, file: Path) -> Values:
+    """From `rope_parameters`, as transformers 5 writes them, or the two keys that were before."""
+    said, scaling = (config.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
+    if not isinstance(said, dict) or not isinstance(scaling, dict):
+        key = "rope_scaling" if isinstance(said, dict) else "rope_parameters"
+        raise UserError(f"{file}: {key} is {json.dumps(config[key])}, and no object of numbers", remedy=RESTORE)
+    scaling = said or scaling
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in ("default", "llama3"):
+        raise UserError(
+            f"{file}: rope_type is {json.dumps(kind)}, which Stoker's models cannot be",
+            remedy='It takes "default" and "llama3"',
+        )
+    if scaling.get("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError(
+            f"{file}: partial_rotary_factor is {scaling['partial_rotary_factor']}, which Stoker's models cannot be",
+            remedy="It takes 1.0 alone",
+        )
+    theta = said.get("rope_theta", config.get("rope_theta", 10_000.0))
+    if kind == "default":
+        return {"rope_theta": theta}
+    values = {ours: scaling.get(theirs) for ours, theirs in ROPE_SCALING.items()}
+    if values["original_context"] is None:
+        values["original_context"] = config.get("max_position_embeddings", 2048)
+    return {"rope_theta": theta, "rope_scaling": values}
+
+
+def _bert_inner(config: Values, _file: Path) -> Values:
+    return _plain_inner(config.get("intermediate_size", 3072), config.get("hidden_size", 768))
+
+
+FORMS = {
+    "gpt2": Form(
+        model_type="gpt2",
+        architecture="GPT2LMHeadModel",
+        auto="AutoModelForCausalLM",
+        keys={
+            "layers": ("n_layer", 12),
+            "heads": ("n_head", 12),
+            "width": ("n_embd", 768),
+            "context": ("n_positions", 1024),
+            "vocab": ("vocab_size", 50257),
+            "init_std": ("initializer_range", 0.02),
+            "upcast_attention": ("reorder_and_upcast_attn", False),
+            "scale_attention_by_layer": ("scale_attn_by_inverse_layer_idx", False),
+        },
+        dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+        dropout=0.1,
+        fixed={
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": 1e-5,
+            "scale_attn_weights": True,
+            "tie_word_embeddings": True,
+            "add_cross_attention": False,
+            "quantization_config": None,
+        },
+        extra=lambda shape: {"n_inner": shape.hidden, "use_cache": True},
+        read_extra=_gpt2_inner,
+    ),
+    "llama": Form(
+        model_type="llama",
+        architecture="LlamaForCausalLM",
+        auto="AutoModelForCausalLM",
+        keys={
+            "layers": ("num_hidden_layers", 32),
+            "heads": ("num_attention_heads", 32),
+            "width": ("hidden_size", 4096),
+            "context": ("max_position_embeddings", 2048),
+            "vocab": ("vocab_size", 32000),
+            "init_std": ("initializer_range", 0.02),
+            "tied": ("tie_word_embeddings", False),
+            "norm_eps": ("rms_norm_eps", 1e-6),
+        },
+        fixed={
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "mlp_bias": False,
+            "quantization_config": None,
+        },
+        extra=_llama_extra,
+        read_extra=_llama_fields,
+    ),
+    "bert": Form(
+        model_type="bert",
+        architecture="BertForPreTraining",
+        auto="AutoModelForPreTraining",
+        keys={
+            "layers": ("num_hidden_layers", 12),
+            "heads": ("num_attention_heads", 12),
+            "width": ("hidden_size", 768),
+            "context": ("max_position_embeddings", 512),
+            "vocab": ("vocab_size", 30522),
+            "init_std": ("initializer_range", 0.02),
+        },
+        dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        dropout=0.1,
+        ends=False,
+        fixed={
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-12,
+            "type_vocab_size": 2,
+            "position_embedding_type": "absolute",
+            "tie_word_embeddings": True,
+            "is_decoder": False,
+            "add_cross_attention": False,
+            "quantization_config": None,
+        },
+        extra=lambda shape: {"intermediate_size": shape.inner},
+        read_extra=_bert_inner,
+    ),
+}
+
+
+def form_of(shape: Model) -> Form:
+    if shape.family not in FORMS:
+        raise UserError(
+            f"model.family {shape.family} is code of your own, and has no form in transformers",
+            remedy="Export a model of Stoker's families",
+        )
+    return FORMS[shape.family]
+
+
+def config(shape: Model, *, dtype: str, end: int, begin: int | None = None) -> Values:
+    """What config.json says of a model; `end` is the token that ends a document, `begin` one that begins it."""
+    form = form_of(shape)
+    return {
+        "architectures": [form.architecture],
+        "model_type": form.model_type,
+        **{theirs: getattr(shape, ours) for ours, (theirs, _) in form.keys.items()},
+        **dict.fromkeys(form.dropouts, shape.dropout),
+        **{key: value for key, value in form.fixed.items() if value is not None},
+        **form.extra(shape),
+        **({"bos_token_id": end if begin is None else begin, "eos_token_id": end} if form.ends else {}),
+        "dtype": dtype,
+    }
+
+
+def read_shape(folder: Path) -> Model:
+    """The model that config.json describes; what ours cannot be is refused by name."""
+    file = folder / CONFIG_FILE
+    config = read_json(file)
+    kind = config.get("model_type")
+    family = next((family for family, form in FORMS.items() if form.model_type == kind), None)
+    if family is None:
+        known = ", ".join(f'"{form.model_type}"' for form in FORMS.values())
+        raise UserError(f"{file}: model_type is {json.dumps(kind)}", remedy=f"Stoker reads {known}")
+    form = FORMS[family]
+    for key, only in form.fixed.items():
+        if config.get(key, only) != only:
+            raise UserError(
+                f"{file}: {key} is {json.dumps(config[key])}, which Stoker's models cannot be",
+                remedy=f"It takes {json.dumps(only)} alone",
+            )
+    values = {ours: config.get(theirs, default) for ours, (theirs, default) in form.keys.items()}
+    if None in values.values():
+        raise UserError(
+            f"{file}: {next(form.keys[key][0] for key in values if values[key] is None)}: it is null", remedy=RESTORE
+        )
+    values |= form.read_extra(config, file)
+    return _validated({"family": family, "dropout": _dropout(form, config, file), **values}, form, file)
+
+
+def identity(folder: Path) -> str:
+    """What a folder of weights is known by: its config, and the names, sizes and both ends of its files."""
+    digest = hashlib.sha256((folder / CONFIG_FILE).read_bytes())
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with open(file, "rb") as opened:
+            digest.update(opened.read(EDGE))
+            opened.seek(max(0, size - EDGE))
+            digest.update(opened.read(EDGE))
+    return digest.hexdigest()
+
+
+def _dropout(form: Form, config: Values, file: Path) -> float:
+    rates = [config.get(key, form.dropout) for key in form.dropouts] or [0.0]
+    if any(rate != rates[0] for rate in rates):
+        said = ", ".join(f"{key} {rate}" for key, rate in zip(form.dropouts, rates, strict=True))
+        raise UserError(
+            f"{file}: the dropouts differ ({said}), and Stoker's models have one",
+            remedy="Make them equal in a copy of it; what the model computes does not depend on them",
+        )
+    rate: float = rates[0]
+    return rate
+
+
+def _validated(values: Values, form: Form, file: Path) -> Model:
+    try:
+        return Model.model_validate(values)
+    except ValidationError as e:
+        first = e.errors()[0]
+        ours = str(first["loc"][0]) if first["loc"] else ""
+        key = form.keys.get(ours, (ours, None))[0]
+        raise UserError(
+            f"{file}: {f'{key}: ' * bool(key)}{first['msg'].removeprefix('Value error, ')}", remedy=RESTORE
+        ) from e
+
+
+def read_json(file: Path) -> Values:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise UserError(f"{file} cannot be read: {e}", remedy=RESTORE) from e
+    if not isinstance(found, dict):
+        raise UserError(f"{file} is no JSON object", remedy=RESTORE)
+    return found

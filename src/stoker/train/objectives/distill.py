@@ -1,0 +1,57 @@
+"""Learn from a teacher: predict what it predicts, beside what the family learns without one.
+
+loss = alpha_ce · temperature² · KL(teacher ‖ student) + alpha_clm · plain loss + alpha_mse · |difference of logits|²
+
+KL and the squared difference are of the first head, and means over the places that have a target.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stoker.spec.run import Objective as Settings
+from stoker.train.batches import Batch
+from stoker.train.objectives import IGNORED, Counts, Head, Inputs, Plain, cross_entropies
+
+
+class Distill:
+    def __init__(self, base: Plain, teacher: nn.Module, settings: Settings) -> None:
+        self._base, self._teacher, self._settings = base, teacher, settings
+        plain_parts = ("loss_clm",) if len(base.parts) == 1 else base.parts
+        plain_weights = tuple(settings.alpha_clm * weight for weight in base.weights)
+        self.parts = ("loss_ce", *plain_parts, "loss_mse")
+        self.weights = (settings.alpha_ce, *plain_weights, settings.alpha_mse)
+
+    def count(self, batch: Batch) -> Counts:
+        counts = self._base.count(batch)
+        first = counts.targets[0]
+        return Counts(tokens=counts.tokens, targets=(first, *counts.targets, first))
+
+    def cut(self, batch: Batch, *, number: int, size: int) -> Iterator[Inputs]:
+        return self._base.cut(batch, number=number, size=size)
+
+    def loss(self, model: nn.Module, *inputs: Tensor) -> Tensor:
+        heads = self._base.heads(model, *inputs)
+        with torch.no_grad():
+            taught = self._base.heads(self._teacher, *inputs)[0]
+        softened = soft_cross_entropy(heads[0], taught.logits_NV, self._settings.temperature)
+        apart = squared_difference(heads[0], taught.logits_NV)
+        return torch.cat([softened[None], cross_entropies(heads), apart[None]])
+
+
+def soft_cross_entropy(student: Head, teacher_NV: Tensor, temperature: float) -> Tensor:
+    """temperature² · KL divergence, summed over the targets."""
+    ours_NV = F.log_softmax(student.logits_NV.float() / temperature, dim=1)
+    theirs_NV = F.log_softmax(teacher_NV.float() / temperature, dim=1)
+    apart_N = F.kl_div(ours_NV, theirs_NV, reduction="none", log_target=True).sum(1)
+    return temperature**2 * _over_targets(apart_N, student.goals_N)
+
+
+def squared_difference(student: Head, teacher_NV: Tensor) -> Tensor:
+    return _over_targets((student.logits_NV.float() - teacher_NV.float()).square().sum(1), student.goals_N)
+
+
+def _over_targets(values_N: Tensor, goals_N: Tensor) -> Tensor:
+    return values_N.masked_fill(goals_N == IGNORED, 0.0).sum()

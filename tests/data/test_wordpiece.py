@@ -1,0 +1,72 @@
+"""WordPiece: the same from the same text in every process, and transformers' own from a vocab.txt."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models
+from transformers import BertTokenizerFast
+
+from stoker.data.tokenizer import load_folder, save, train
+from stoker.data.wordpiece import SPECIALS, words_of
+from stoker.spec.errors import UserError
+
+TEXTS = ["The stoker feeds the fire, naïve and brave.", "A boiler's fire: 日本語 feeding, fed, feeder!"] * 5
+TRAIN = "import sys; from stoker.data.wordpiece import train; print(train(90, iter(sys.argv[1:])).to_str())"
+
+
+def test_the_same_text_gives_the_same_vocabulary_in_every_process() -> None:
+    """A hash table's order is another in each."""
+    argv = [sys.executable, "-c", TRAIN, *TEXTS]
+    made = [subprocess.run(argv, capture_output=True, text=True, check=True).stdout for _ in range(3)]
+    assert made[0] == made[1] == made[2]
+
+
+def test_a_trained_one_is_berts_and_comes_back_as_saved(tmp_path: Path) -> None:
+    trained = train(90, iter(TEXTS), pairs=True)
+    assert [trained.tokenizer.token_to_id(token) for token in SPECIALS] == [0, 1, 2, 3, 4]
+    encoding = trained.tokenizer.encode("the Stoker [MASK]", "FED")
+    assert encoding.tokens[0] == "[CLS]"
+    assert encoding.tokens.count("[SEP]") == 2
+    assert "[MASK]" in encoding.tokens
+    assert encoding.type_ids[-1] == 1
+    save(trained, tmp_path)
+    again = load_folder(tmp_path)
+    assert again.tokenizer.to_str() == trained.tokenizer.to_str()
+    assert again.end == "[SEP]"
+    theirs = BertTokenizerFast.from_pretrained(tmp_path)
+    assert (theirs.mask_token_id, theirs.cls_token_id, theirs.pad_token_id) == (4, 2, 0)
+    for text in TEXTS:
+        assert theirs(text)["input_ids"] == trained.tokenizer.encode(text).ids
+
+
+@pytest.mark.parametrize(("config", "lower"), [(None, True), ('{"do_lower_case": false}', False)])
+def test_a_vocab_txt_gives_transformers_ids(tmp_path: Path, config: str | None, lower: bool) -> None:
+    words = [*SPECIALS, "the", "The", "fire", "##s", "stoker", ",", "na", "##ive"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    if config:
+        (tmp_path / "tokenizer_config.json").write_text(config)
+    ours = load_folder(tmp_path)
+    theirs = BertTokenizerFast(vocab={word: id for id, word in enumerate(words)}, do_lower_case=lower)
+    for text in ("The fires, naïve stoker", "unknown Words", ""):
+        assert ours.tokenizer.encode(text).ids == theirs(text)["input_ids"]
+    assert ours.tokenizer.encode("The", add_special_tokens=False).ids == [words.index("the" if lower else "The")]
+
+
+@pytest.mark.parametrize("lacking", ["[PAD]", "[CLS]", "[SEP]", "[MASK]"])
+def test_a_tokenizer_without_what_masking_needs_is_refused_by_name(lacking: str) -> None:
+    words = [token for token in (*SPECIALS, "a") if token != lacking]
+    tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token="[UNK]"))
+    with pytest.raises(UserError) as error:
+        words_of(tokenizer, "./folder")
+    assert f"./folder has no {lacking}," in str(error.value)
+    assert "vocab.txt" in error.value.remedy
+
+
+def test_words_know_what_is_special_and_what_goes_on() -> None:
+    words = words_of(train(90, iter(TEXTS), pairs=True).tokenizer, "x")
+    assert words.special.tolist() == [True] * 5 + [False] * (len(words.special) - 5)
+    assert len(words.plain) == len(words.special) - 5
+    assert words.inner.any()
+    assert not (words.inner & words.special).any()

@@ -1,0 +1,127 @@
+"""Text in a bucket is data like any other: found by prefix or glob, fetched file by file, noticed when it changes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stoker.data.prepare import prepared
+from stoker.data.remote import fetch, find, kept_in
+from stoker.data.sets import open_set, set_of
+from stoker.data.stream.feeder import feeder_of
+from stoker.spec.data import Data, TrainTokenizer
+from stoker.spec.errors import UserError
+from stoker.storage.store import open_store
+from stoker.train.batches import Batches
+from stoker.train.dist import Ranks
+
+TEXT = "the stoker feeds the fire, line after line\n" * 4000
+
+
+def data(path: str) -> Data:
+    return Data(path=path, tokenizer=TrainTokenizer(train=300), validation=0.0)
+
+
+def fill(bucket: str) -> None:
+    store = open_store(bucket)
+    store.put("books/a.txt", TEXT.encode())
+    store.put("books/b.jsonl", b'{"text": "a line of JSON"}\n' * 40)
+    store.put("books/deep/c.txt", b"deep text\n" * 40)
+    store.put("books/.hidden", b"no")
+    store.put("books/empty.txt", b"")
+    store.put("bookshelf.txt", b"another thing")
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("books", ["a.txt", "b.jsonl", "deep/c.txt"]),
+        ("books/", ["a.txt", "b.jsonl", "deep/c.txt"]),
+        ("books/*.txt", ["a.txt"]),
+        ("books/**/*.txt", ["a.txt", "deep/c.txt"]),
+        ("b*/deep", ["books/deep/c.txt"]),
+        ("books/deep/c.txt", ["c.txt"]),
+    ],
+)
+def test_a_prefix_a_glob_or_a_key_finds_its_objects(bucket: str, word: str, names: list[str]) -> None:
+    fill(bucket)
+    found = find(f"{bucket}/{word}")
+    assert [file.name for file in found] == names
+    assert all(file.url and file.url.startswith(bucket) and file.sha256 for file in found)
+
+
+def test_the_tokens_are_those_of_the_same_files_here(bucket: str, tmp_path: Path) -> None:
+    fill(bucket)
+    there = prepared(data(f"{bucket}/books/*"), tmp_path / "store", workers=1)
+    for name, text in (
+        ("a.txt", TEXT),
+        ("b.jsonl", '{"text": "a line of JSON"}\n' * 40),
+        ("deep/c.txt", "deep text\n" * 40),
+    ):
+        (tmp_path / "here" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "here" / name).write_text(text)
+    here = prepared(data(str(tmp_path / "here")), tmp_path / "other", workers=1)
+    ids = np.arange(there.train.samples(16))
+    assert np.array_equal(there.train.read(ids, 16), here.train.read(ids, 16))
+    assert not (there.path / ".fetched").exists()
+    assert prepared(data(f"{bucket}/books/*"), tmp_path / "store").path == there.path
+    open_store(bucket).put("books/a.txt", TEXT.upper().encode())
+    assert prepared(data(f"{bucket}/books/*"), tmp_path / "store").key != there.key
+
+
+def test_a_wire_that_is_cut_is_gone_on_with_where_it_broke(bucket: str, wire, tmp_path: Path) -> None:
+    content = np.random.default_rng(1).bytes(6 << 20)
+    open_store(bucket).put("large.bin", content)
+    (file,) = find(f"{bucket}/large.bin")
+    file = kept_in(file, tmp_path)
+    arrived = []
+    for size in fetch(file):
+        arrived.append(size)
+        if len(arrived) == 3:
+            wire.cut()
+            wire.mend()
+    assert file.path.read_bytes() == content
+    assert sum(arrived) == len(content)
+
+
+def test_a_bucket_that_is_not_there_or_not_allowed_is_one_line_and_a_remedy(
+    bucket: str, forbidding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(bucket)
+    with pytest.raises(UserError, match="no text in"):
+        find(f"{bucket}/nowhere")
+    scheme = bucket.partition("://")[0]
+    with pytest.raises(UserError, match="there is no bucket 'stoker-no-such-bucket'"):
+        find(f"{scheme}://stoker-no-such-bucket/books")
+    monkeypatch.setenv("AWS_ENDPOINT_URL" if scheme == "s3" else "STORAGE_EMULATOR_HOST", forbidding)
+    with pytest.raises(UserError, match="no permission"):
+        find(f"{bucket}/books")
+
+
+def test_an_object_that_changes_after_it_was_listed_is_refused(bucket: str, tmp_path: Path) -> None:
+    fill(bucket)
+    (file,) = find(f"{bucket}/books/a.txt")
+    open_store(bucket).put("books/a.txt", TEXT.upper().encode())
+    with pytest.raises(UserError, match="changed since it was listed"):
+        list(fetch(kept_in(file, tmp_path)))
+
+
+def test_of_a_stream_from_a_bucket_no_sample_is_seen_twice(s3: str, tmp_path: Path) -> None:
+    store = open_store(s3)
+    for number in range(8):
+        lines = (json.dumps({"text": f"line {line} of file {number} in a bucket"}) + "\n" for line in range(150))
+        store.put(f"lines/{number}.jsonl", "".join(lines).encode())
+    spec = data(f"{s3}/lines").model_copy(update={"stream": True, "window": 2000})
+    tokens = set_of(spec, tmp_path / "store")
+    feeder = feeder_of(tokens)
+    assert feeder is not None, "most of it is still to come"
+    world = [Ranks(rank=rank, local_rank=rank, world=2, attempt=1) for rank in range(2)]
+    settings = {"seed": 3, "sequences": 12, "length": 32, "rows": 12, "positions": None, "since": (0, 0)}
+    ranks = [Batches(open_set(tokens.path).train if one.rank else tokens.train, one, **settings) for one in world]
+    shares = [batches.get(step) for step in range(1, 31) for batches in ranks]
+    seen = [id for batch in shares if batch for id in batch.samples.tolist()]
+    for batches in ranks:
+        batches.close()
+    feeder.close()
+    assert len(set(seen)) == len(seen) == 30 * 12

@@ -1,0 +1,60 @@
+"""A run on a mixture: exact shares, proven, replayed by source, and another run when the weights are others."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.observe.audit import audit
+from stoker.spec.errors import UserError
+
+WORDS = [
+    "model.layers=2", "model.heads=2", "model.width=32", "model.context=16", "compile=false",
+    "batch.sequences=64", "batch.length=16", "until.steps=70", "optim.horizon=70", "precision=fp32",
+    "checkpoint.every=10", "log.every=1", "eval.every=20", "optim.warmup=2", "optim.lr=1e-3",
+    "data.tokenizer={train: 300}", "data.validation=5%",
+]  # fmt: skip
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    a, b = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    a.write_text("alpha beta gamma delta\n" * 900)
+    b.write_text("".join(json.dumps({"body": f"number {i} of b"}) + "\n" for i in range(300)))
+    parts = f"[{{path: {a}, weight: 3}}, {{path: {b}, weight: 1, field: body}}]"
+    return [*WORDS, "data.path=null", f"data.mix={parts}"]
+
+
+def test_every_part_has_its_share_and_audit_says_so(stoker, worker, words: list[str]) -> None:
+    run = worker("name=run", *words, "until.steps=30")
+    worker("name=run", *words)
+    assert "0.75 of" in stoker("train", "name=run", *words, "--dry-run").stdout
+    report = audit(run)
+    assert report.ok, report
+    assert report.steps == 70
+    a, b = report.sources
+    assert (a.expected, b.expected) == (3072, 1024)
+    assert a.samples + b.samples == 70 * 64
+    assert 3072 <= a.samples <= 3072 + 70 * 64 - 4096
+    assert b.epochs > 1, "the small one is gone through several times"
+    table = stoker("audit", "here/run").stdout
+    assert "b.jsonl: " in table
+    assert "weight of 0.25" in table
+
+    shown = json.loads(stoker("replay", "here/run", "--step", "69", "--json").stdout)
+    assert shown["in_order"]
+    assert shown["in_shards"]
+    assert shown["replayed"]["equal"]
+    for sample in shown["samples"]:
+        assert {document["file"] for document in sample["documents"]} == {sample["source"]}
+    assert {Path(sample["source"]).name for sample in shown["samples"]} == {"a.txt", "b.jsonl"}
+    assert "SOURCE" in stoker("replay", "here/run", "--step", "69", "--no-loss").stdout
+    assert "perplexity" in stoker("eval", "here/run").stdout
+
+
+def test_other_weights_are_another_run(worker, words: list[str]) -> None:
+    worker("name=run", *words, "until.steps=2")
+    worker("name=run", *words, "until.steps=3")
+    other = words[-1].replace("weight: 3", "weight: 2")
+    with pytest.raises(UserError, match=r"begun with something else \(data\.mix: .*--new"):
+        worker("name=run", *words[:-1], other, "until.steps=3")

@@ -1,0 +1,227 @@
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from stoker.rundir import RunDir
+from stoker.spec.errors import UserError
+from stoker.train.export import export
+from stoker.train.load import load_model
+from stoker.train.models import weights
+
+Worker = Callable[..., RunDir]
+UNSHAPED = ["name=next", "until.steps=2", "checkpoint.first=true"]
+
+
+@pytest.fixture
+def big(worker: Worker) -> RunDir:
+    return worker("name=big", "model.layers=4", "until.steps=2")
+
+
+def tensors(run: RunDir | Path, step: int) -> dict[str, torch.Tensor]:
+    return weights(load_model(run.path if isinstance(run, RunDir) else run, step=step, device="cpu").model)
+
+
+def test_a_run_begins_with_the_weights_of_another_and_has_its_shape(worker: Worker, big: RunDir) -> None:
+    run = worker(*UNSHAPED, f"init={big.path}", shaped=False)
+    assert run.spec().model == big.spec().model
+    theirs = tensors(big, 2)
+    for name, tensor in tensors(run, 0).items():
+        assert torch.equal(tensor, theirs[name]), name
+    assert not torch.equal(tensors(run, 2)["wte.weight"], theirs["wte.weight"])
+
+
+def test_a_run_that_has_begun_does_not_ask_again_for_what_it_began_with(worker: Worker, big: RunDir) -> None:
+    words = ("name=next", f"init={big.path}")
+    worker(*words, "until.steps=2", shaped=False)
+    big.path.rename(big.path.with_name("gone"))
+    run = worker(*words, "until.steps=4", shaped=False)
+    assert [record["step"] for record in run.metrics()] == [1, 2, 3, 4]
+
+
+def test_a_teacher_that_goes_on_and_prunes_what_was_learnt_from_teaches_on(worker: Worker) -> None:
+    live = ["name=live", "model.layers=4", "checkpoint.keep=1", "checkpoint.best=false"]
+    worker(*live, "until.steps=2")
+    words = ["name=next", "objective.teacher=live"]
+    student = worker(*words, "until.steps=1")
+    teacher = worker(*live, "until.steps=3")
+    assert [saved.step for saved in teacher.saved()] == [3]
+    assert student.origins()["teacher"].step == 2
+    worker(*words, "until.steps=2")
+    shutil.rmtree(teacher.path)
+    worker(*words, "until.steps=3")
+    assert [record["step"] for record in student.metrics()] == [1, 2, 3]
+
+
+def test_weights_to_begin_with_that_are_damaged_are_refused_in_a_line(worker: Worker, big: RunDir) -> None:
+    words = [*UNSHAPED, f"init={big.path}"]
+    file = max(big.checkpoint(2).iterdir(), key=lambda file: file.stat().st_size)
+    whole = file.read_bytes()
+    harmed = bytearray(whole)
+    harmed[len(harmed) // 2] ^= 1
+    file.write_bytes(harmed)
+    with pytest.raises(UserError, match=r"init\.path: the checkpoint .* is damaged"):
+        worker(*words, shaped=False)
+    file.write_bytes(whole)
+    run = worker(*words, shaped=False)
+    for saved in run.saved():  # it has to begin again
+        shutil.rmtree(saved.path)
+    held = run.held("init") / "checkpoints" / "step-000000002" / file.name
+    held.unlink()
+    held.write_bytes(harmed)
+    assert "has changed since it was written" in worker(*words, "until.steps=3", shaped=False, code=2).exit().reason
+    shutil.rmtree(run.held("init"))
+    shutil.rmtree(big.path)
+    assert "step 2, is gone" in worker(*words, "until.steps=3", shaped=False, code=2).exit().reason
+
+
+@pytest.mark.parametrize(("chosen", "layers"), [([], [0, 3]), (["init.layers=[2,1]"], [2, 1])])
+@pytest.mark.parametrize("form", ["run", "folder"])
+def test_a_smaller_model_begins_with_some_of_the_layers(
+    worker: Worker, big: RunDir, tmp_path: Path, form: str, chosen: list[str], layers: list[int]
+) -> None:
+    place = big.path
+    if form == "folder":
+        place = tmp_path / "model"
+        export(load_model(big.path, device="cpu"), place)
+    begun = tensors(worker(*UNSHAPED, f"init={place}", "model.layers=2", *chosen), 0)
+    theirs = tensors(big, 2)
+    for ours, layer in enumerate(layers):
+        assert torch.equal(begun[f"h.{ours}.attn.c_attn.weight"], theirs[f"h.{layer}.attn.c_attn.weight"])
+    for name in ("wte.weight", "wpe.weight", "ln_f.weight"):
+        assert torch.equal(begun[name], theirs[name])
+
+
+def test_frozen_positions_stay_as_they_were_through_a_resume(worker: Worker, big: RunDir) -> None:
+    words = ("name=next", f"init={big.path}", "model.layers=4", "init.freeze_positions=true")
+    worker(*words, "until.steps=2")
+    ours, theirs = tensors(worker(*words, "until.steps=3"), 3), tensors(big, 2)
+    assert torch.equal(ours["wpe.weight"], theirs["wpe.weight"])
+    assert not torch.equal(ours["wte.weight"], theirs["wte.weight"])
+
+
+def test_a_model_of_transformers_with_odd_sizes_is_gone_on_with(worker: Worker, tokens: Path, tmp_path: Path) -> None:
+    vocab = json.loads((tokens / "index.json").read_text())["vocab"]
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    torch.manual_seed(seed)
+    config = GPT2Config(n_layer=3, n_head=3, n_embd=60, n_inner=100, n_positions=33, vocab_size=vocab)
+    theirs = GPT2LMHeadModel(config).eval()
+    theirs.save_pretrained(tmp_path / "odd", max_shard_size="20KB")
+    assert len(list((tmp_path / "odd").glob("*.safetensors"))) > 1
+    run = worker(*UNSHAPED, f"init={tmp_path / 'odd'}", shaped=False)
+    rows = torch.randint(vocab, (2, 33))
+    ours = load_model(run.path, step=0, device="cpu").model
+    with torch.no_grad():
+        assert (ours(rows) - theirs(rows).logits).abs().max() < 1e-5
+
+
+def test_weights_that_changed_since_the_run_was_made_are_refused(worker: Worker, big: RunDir, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    export(load_model(big.path, device="cpu"), folder)
+    words = ("name=next", f"objective.teacher={folder}")
+    worker(*words, "until.steps=1")
+    file = folder / "model.safetensors"
+    held = bytearray(file.read_bytes())
+    held[-5] ^= 1
+    file.write_bytes(bytes(held))
+    run = worker(*words, "until.steps=2", code=2)
+    assert "holds other weights than when this run was made" in run.exit().reason
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["init=bog"], ["init.path: there is no run 'bog'", "Did you mean big?"]),
+        (["init={big}", "model.width=64"], ["model.width is 64", "has 32", "Leave model out"]),
+        (["init={big}", "model.layers=5"], ["of 4, and model.layers is 5"]),
+        (["init={big}", "init.layers=[1,9]"], ["layers [1, 9] of 4"]),
+        (["init.layers=[1]"], ["init", "where from"]),
+        (["objective.kind=distill"], ["needs a teacher", "objective.teacher"]),
+        (["objective.teacher={big}", "objective.alpha_ce=0"], ["nothing is learnt from the teacher"]),
+        (["objective.teacher={big}", "objective.kind=causal"], ["kind causal has no teacher"]),
+        (["objective.teacher={big}", "model.vocab=384"], ["objective.teacher", "model.vocab is 384"]),
+        (["objective.teacher={big}", "model.context=64", "batch.length=64"], ["reads 32 tokens at most"]),
+    ],
+)
+def test_what_does_not_fit_is_told_in_a_line(worker: Worker, big: RunDir, words: list[str], parts: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        worker("name=new", "until.steps=1", *(word.format(big=big.path) for word in words))
+    line = str(caught.value)
+    assert [part for part in parts if part not in line] == [], line
+    assert not (big.path.parent / "new").exists()
+
+
+def test_a_teacher_with_another_vocabulary_is_refused(worker: Worker, big: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("zebras quarrel with yaks. " * 400)
+    data = [f"data={tmp_path / 'other.txt'}", "data.tokenizer.train=300"]
+    with pytest.raises(UserError, match=r"objective.teacher .* has another vocabulary .* Set data.tokenizer to"):
+        worker("name=new", "until.steps=1", *data, f"objective.teacher={big.path}")
+
+
+MEASURE = """
+import os, sys, threading
+from pathlib import Path
+import torch
+from stoker.train.load import load_model
+
+def held():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) << 10
+
+most, done = 0, threading.Event()
+def watch():
+    global most
+    while not done.wait(0.002):
+        most = max(most, held())
+load_model(Path(sys.argv[2]), device="cpu")  # whatever the first one brings with it
+before = held()
+watcher = threading.Thread(target=watch)
+watcher.start()
+model = load_model(Path(sys.argv[1]), device="cpu").model
+done.set()
+watcher.join()
+print(most - before - sum(p.nbytes for p in model.parameters()))
+"""
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+def test_weights_in_shards_are_read_with_no_more_than_a_file_of_them_held(tmp_path: Path, form: str) -> None:
+    file_bytes = 20_000_000
+    for name, layers in (("large", 12), ("small", 1)):
+        config = GPT2Config(n_layer=layers, n_head=8, n_embd=512, n_positions=64, vocab_size=1000)
+        (tmp_path / name).mkdir()
+        model = GPT2LMHeadModel(config)
+        model.save_pretrained(tmp_path / name, max_shard_size=file_bytes)
+        if form == "bin":
+            as_bin(tmp_path / name)
+    assert len(list((tmp_path / "large").glob(f"*.{form}"))) > 5
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "large"), str(tmp_path / "small")]
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert int(found.stdout) < 2 * file_bytes, f"{int(found.stdout):,} bytes beside the model's own"
+
+
+def as_bin(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        torch.save(load_file(file), file.with_name(bin_name(file.name)))
+        file.unlink()
+    for index in folder.glob("*.index.json"):
+        record = json.loads(index.read_text())
+        record["weight_map"] = {name: bin_name(file) for name, file in record["weight_map"].items()}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps(record))
+        index.unlink()
+
+
+def bin_name(file: str) -> str:
+    return file.replace("model", "pytorch_model").replace(".safetensors", ".bin")
