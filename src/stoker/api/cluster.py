@@ -11,7 +11,7 @@ from stoker.data.prepare import Progress, ignore
 from stoker.kube import Unreachable
 from stoker.launch import secrets
 from stoker.launch.backend import Submission
-from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, place_of
+from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, place_of, reach
 from stoker.launch.kubernetes import plan as plan_objects
 from stoker.observe.cluster import view
 from stoker.rundir import Exit, PlaceRef, RunDir
@@ -95,13 +95,6 @@ def wait(run: RunDir, *, seconds: float | None = None) -> Exit:
         time.sleep(POLL)
     state, code = ENDED[now.state]
     return Exit(state=state, code=code, step=now.step, reason=now.reason, remedy=now.remedy)
-
-
-def reach(run: RunDir) -> tuple[Kubernetes, PlaceRef]:
-    """Its cluster, connected, and where it is there."""
-    place = run.place_ref()
-    assert place is not None, "a run that lives here has no cluster"
-    return Kubernetes.at(place), place
 
 
 def _with_image(spec: AnySpec) -> AnySpec:
