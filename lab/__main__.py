@@ -1,6 +1,7 @@
 """python -m lab up | down | status | env | kwok N | build | pin"""
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,8 +26,11 @@ def main(words: list[str] | None = None) -> int:
     try:
         _do(asked)
     except UserError as error:
-        print(f"lab: {error}. {error.remedy}", file=sys.stderr)
+        print(f"lab: {error}", file=sys.stderr)
         return 2
+    except subprocess.CalledProcessError as error:
+        print(f"lab: this failed, see above: {' '.join(error.cmd)}", file=sys.stderr)
+        return 1
     return 0
 
 

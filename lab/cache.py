@@ -31,6 +31,8 @@ def built(name: str, made_from: str, build: Callable[[Path], None]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder
+        for left in CACHE.glob(f"{name}-*.half"):  # by a build that was killed
+            shutil.rmtree(left, ignore_errors=True)
         began = time.monotonic()
         print(f"building {name}", flush=True)
         half = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=".half", dir=CACHE))

@@ -77,11 +77,11 @@ def start_dns(host: Host, programs: Path) -> None:
     host.start("dns", str(programs / "dns"), "-conf", str(file))
 
 
-def ready() -> bool:
+def ready(patience_s: float = 2) -> bool:
     """Whether the API server answers."""
     context = ssl.create_default_context(cafile=str(pki.CA))
     context.load_cert_chain(pki.certificate("lab"), pki.key("lab"))
-    connection = http.client.HTTPSConnection(CONTROL, API_PORT, timeout=2, context=context)
+    connection = http.client.HTTPSConnection(CONTROL, API_PORT, timeout=patience_s, context=context)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200

@@ -31,8 +31,8 @@ def kwok() -> Path:
 def go(*words: str, folder: Path) -> str:
     """One call of the go tool; what it prints."""
     env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
-    done = subprocess.run([_tool(), *words], cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout
+    tied = ["setpriv", "--pdeathsig=TERM", _tool()]  # a build must not go on when the one who asked was killed
+    return subprocess.run([*tied, *words], cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def _build_cluster(out: Path) -> None:

@@ -17,7 +17,7 @@ KNOBS += [
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 ]  # kubelet sets them, and they are the whole machine's
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

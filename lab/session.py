@@ -5,7 +5,7 @@ import fcntl
 from collections.abc import Iterator
 
 from lab import cluster
-from lab.places import READY, USERS
+from lab.places import STATE, USERS
 
 
 @contextlib.contextmanager
@@ -19,7 +19,7 @@ def joined() -> Iterator[None]:
 
 def leave() -> None:
     """Take the lab down if nobody uses it and nobody said to keep it."""
-    if not READY.exists():
+    if not STATE.exists():
         return
     with open(USERS, "w") as users:
         try:
