@@ -3,7 +3,7 @@
 python bench/kube_scale.py          100 and 1,000 pods
 python bench/kube_scale.py --soak   5,000 too
 
-Needs the lab (`make lab`), or KUBECONFIG with fake nodes that have kwok's label and taint.
+Needs the lab: make lab
 """
 
 import json
@@ -18,19 +18,22 @@ from pathlib import Path
 from lab import cluster, fake
 from lab.places import KUBECONFIG
 
+NAMED = "scale"  # of its fake nodes: others may have some
 SIZES = (100, 1000)
 SOAK = 5000
-HEAD = ("pods", "launch s", "all up s", "status s", "status MB", "ps s", "ps MB", "events s", "events MB", "stop s")
+VERBS = ("launch", "status", "ps", "events", "stop")
 
 
 def main() -> None:
     os.environ["KUBECONFIG"] = str(KUBECONFIG)
     sizes = (*SIZES, SOAK) if "--soak" in sys.argv else SIZES
-    print("  ".join(f"{word:>9}" for word in HEAD))
+    print("seconds, of these on the CPU, megabytes at the most; `up` until kwok has all pods running")
+    print(" ".join([f"{'pods':>5}", f"{'up':>7}", *(f"{verb:>20}" for verb in VERBS)]))
     for pods in sizes:
-        fake.have(pods)
-        print("  ".join(f"{number:>9}" for number in measured(pods)), flush=True)
-    fake.have(0)
+        fake.have(pods, named=NAMED)
+        up, *costs = measured(pods)
+        print(" ".join([f"{pods:>5}", f"{up:>7}", *(f"{cost:>20}" for cost in costs)]), flush=True)
+    fake.have(0, named=NAMED)
 
 
 def measured(pods: int) -> list[str]:
@@ -44,8 +47,9 @@ def measured(pods: int) -> list[str]:
         folder = Path(name)
         (folder / "train.py").write_text("print('never run: kwok plays the pods')\n")
         try:
-            return [str(pods), *figures(folder, namespace, pods)]
+            return figures(folder, namespace, pods)
         finally:
+            kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=false")
             kubectl("delete", "namespace", namespace, "--wait=false")
 
 
@@ -57,38 +61,37 @@ def figures(folder: Path, namespace: str, pods: int) -> list[str]:
         "on.volume=training",
         f"on.namespace={namespace}",
         f"on.nodes={pods}",
-        f"on.selectors={{{fake.MARK}: fake}}",
+        f"on.selectors={{{fake.MARK}: {NAMED}}}",
         f"on.tolerations=[{fake.MARK}]",
         "on.cpu=32",
     )
-    launch, _, out = timed(folder, "launch", *words, "--json")
+    launch, out = timed(folder, "launch", *words, "--json")
     run = json.loads(out)["name"]
     up = await_pods(namespace, run, pods)
-    status, status_size, out = timed(folder, "status", run, "--json")
-    found = json.loads(out)
-    assert len(found["pods"]) == pods, len(found["pods"])
-    ps, ps_size, _ = timed(folder, "ps")
-    events, events_size, _ = timed(folder, "events", run)
-    stop, _, _ = timed(folder, "stop", run)
-    sizes = (status_size, ps_size, events_size)
-    a, b, c = (f"{size:.0f}" for size in sizes)
-    return [f"{launch:.2f}", f"{up:.1f}", f"{status:.2f}", a, f"{ps:.2f}", b, f"{events:.2f}", c, f"{stop:.1f}"]
+    status, out = timed(folder, "status", run, "--json")
+    found = len(json.loads(out)["pods"])
+    assert found == pods, found
+    ps, _ = timed(folder, "ps")
+    events, _ = timed(folder, "events", run)
+    stop, _ = timed(folder, "stop", run)
+    return [f"{up:.1f}", launch, status, ps, events, stop]
 
 
 def await_pods(namespace: str, run: str, pods: int) -> float:
     began = time.monotonic()
     kubectl = cluster.kubectl()
     while True:
-        ready = kubectl("get", "job", run, "-n", namespace, "--output=jsonpath={.status.ready}")
-        if ready and int(ready) == pods:
+        words = ("--selector=stoker.dev/run=" + run, "--field-selector=status.phase=Running", "--output=name")
+        there = kubectl("get", "pods", "-n", namespace, *words).count("\n")
+        if there == pods:
             return time.monotonic() - began
         if time.monotonic() - began > 1800:
-            raise RuntimeError(f"{ready or 0} of {pods} pods are up after half an hour")
+            raise RuntimeError(f"{there} of {pods} pods are up after half an hour")
         time.sleep(1)
 
 
-def timed(folder: Path, *words: str) -> tuple[float, float, str]:
-    """Seconds, megabytes at the most, and what it printed."""
+def timed(folder: Path, *words: str) -> tuple[str, str]:
+    """What it cost, and what it printed."""
     with open(folder / "out", "w+") as out:
         began = time.perf_counter()
         process = subprocess.Popen([sys.executable, "-m", "stoker", *words], cwd=folder, stdout=out)
@@ -98,7 +101,8 @@ def timed(folder: Path, *words: str) -> tuple[float, float, str]:
         if process.returncode:
             raise RuntimeError(f"stoker {' '.join(words)} ended with {process.returncode}")
         out.seek(0)
-        return seconds, used.ru_maxrss / 1024, out.read()
+        cpu = used.ru_utime + used.ru_stime
+        return f"{seconds:.2f} {cpu:.2f} {used.ru_maxrss / 1024:.0f}", out.read()
 
 
 if __name__ == "__main__":

@@ -157,6 +157,16 @@ def test_no_http_client_is_loaded_where_no_cluster_is_asked(words: list[str], tm
     assert done.stderr == "[]\n"
 
 
+def test_a_core_install_watches_runs_in_a_cluster() -> None:
+    """Without what training needs: numpy and all that comes with it."""
+    code = (
+        "import sys\nimport stoker.cli.watch_cluster, stoker.launch.check_kube, stoker.launch.manifest\n"
+        "print([name for name in ('numpy', 'pyarrow', 'torch', 'tokenizers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_the_guides_run_files_are_run_files(out_of_reach: Path, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)

@@ -45,11 +45,11 @@ def restricted(lab, namespace, tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("file", GOLDEN, ids=lambda path: path.stem)
-def test_the_server_accepts_every_reviewed_manifest(file: Path, namespace) -> None:
-    objects = file.read_text().replace("namespace: team", f"namespace: {namespace.name}")
-    said = namespace.kubectl("apply", "--dry-run=server", "--filename=-", input=objects)
-    assert said.count("(server dry run)") == objects.count("\nkind: ")
+def test_the_server_accepts_every_reviewed_manifest(namespace) -> None:
+    for file in GOLDEN:
+        objects = file.read_text().replace("namespace: team", f"namespace: {namespace.name}")
+        said = namespace.kubectl("apply", "--dry-run=server", "--filename=-", input=objects)
+        assert said.count("(server dry run)") == len(list(yaml.safe_load_all(objects))), file
 
 
 def test_objects_are_made_changed_listed_and_deleted(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from stoker.launch import secrets
 from stoker.launch.backend import Submission
 from stoker.launch.image.base import Progress as Building
 from stoker.launch.image.build import ensure_image
-from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, place_of
+from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, place_of, reach
 from stoker.launch.kubernetes import plan as plan_objects
 from stoker.launch.transfer.meter import Progress as Carried
 from stoker.observe.cluster import view
@@ -109,10 +109,3 @@ def wait(run: RunDir, *, seconds: float | None = None) -> Exit:
         time.sleep(POLL)
     state, code = ENDED[now.state]
     return Exit(state=state, code=code, step=now.step, reason=now.reason, remedy=now.remedy)
-
-
-def reach(run: RunDir) -> tuple[Kubernetes, PlaceRef]:
-    """Its cluster, connected, and where it is there."""
-    place = run.place_ref()
-    assert place is not None, "a run that lives here has no cluster"
-    return Kubernetes.at(place), place

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 
-from stoker.api import cluster as api
 from stoker.cli import output
+from stoker.launch.kubernetes import reach
 from stoker.observe.cluster import ClusterView, own_events, view
 from stoker.observe.cluster import events as cluster_events
 from stoker.observe.pods import PodRow
@@ -55,7 +55,7 @@ def details(one: ClusterView) -> str:
 
 def events(run: RunDir, *, follow: bool, show: Callable[[Record], None]) -> int:
     """Its own and the cluster's, as one story."""
-    backend, place = api.reach(run)
+    backend, place = reach(run)
     told: set[int] = set()
     warned = False
     while True:
@@ -79,7 +79,7 @@ def events(run: RunDir, *, follow: bool, show: Callable[[Record], None]) -> int:
 
 
 def stop(run: RunDir, *, say: Callable[[str], None], as_json: bool) -> int:
-    backend, place = api.reach(run)
+    backend, place = reach(run)
     stopped = backend.delete(place)
     if stopped:
         say(f"asked run '{run.name}' to save and end …")

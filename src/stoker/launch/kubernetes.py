@@ -270,6 +270,13 @@ def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:
     )
 
 
+def reach(run: RunDir) -> tuple[Kubernetes, PlaceRef]:
+    """Its cluster, connected, and where it is there."""
+    place = run.place_ref()
+    assert place is not None, "a run that lives here has no cluster"
+    return Kubernetes.at(place), place
+
+
 def place_of(submission: Submission, *, context: str | None = None) -> PlaceRef:
     """Where a planned run will be."""
     owner = submission.objects[-1]
