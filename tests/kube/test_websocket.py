@@ -41,6 +41,7 @@ def serve() -> Iterator[Serve]:
         return f"http://127.0.0.1:{listener.getsockname()[1]}/exec"
 
     yield start
+    listener.shutdown(socket.SHUT_RDWR)  # whoever accepts would go on otherwise
     listener.close()
 
 

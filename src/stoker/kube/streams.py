@@ -125,6 +125,8 @@ def port_forward(session: Session, url: str, pod: str, port: int) -> Iterator[in
     try:
         yield listener.getsockname()[1]
     finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # a close alone does not wake the one who accepts
         listener.close()
         for connection in list(open_now):
             with contextlib.suppress(OSError):
