@@ -77,18 +77,26 @@ def start_dns(host: Host, programs: Path) -> None:
     host.start("dns", str(programs / "dns"), "-conf", str(file))
 
 
-def ready(patience_s: float = 2) -> bool:
-    """Whether the API server answers."""
+def connection(patience_s: float) -> http.client.HTTPSConnection:
+    """To the API server, as one who may do everything."""
     context = ssl.create_default_context(cafile=str(pki.CA))
     context.load_cert_chain(pki.certificate("lab"), pki.key("lab"))
-    connection = http.client.HTTPSConnection(CONTROL, API_PORT, timeout=patience_s, context=context)
+    return http.client.HTTPSConnection(CONTROL, API_PORT, timeout=patience_s, context=context)
+
+
+def ready(patience_s: float = 2) -> bool:
+    """Whether the API server answers."""
     try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
+        asked = connection(patience_s)
+    except OSError:  # no certificates yet
+        return False
+    try:
+        asked.request("GET", "/readyz")
+        return asked.getresponse().status == 200
     except OSError:
         return False
     finally:
-        connection.close()
+        asked.close()
 
 
 def _wait(api: subprocess.Popen[bytes]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from lab.places import LOGS, NAME, PROVISIONED, STATE, VOLUMES
 
 MARK = "stoker-lab-host"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OWN = ["/run", "/var/lib", "/var/log"]  # folders in which a node keeps its things under fixed names
 KNOBS = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"]
 KNOBS += [
@@ -35,22 +36,22 @@ class Host:
             raise RuntimeError(f"{self.name}: {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
 
-    def start(self, name: str, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """A server that outlives this command. Its log is LOGS/HOST.NAME.log."""
+    def start(self, name: str, *words: str, first: bool = True) -> subprocess.Popen[bytes]:
+        """A server that outlives this command. Its log is LOGS/HOST.NAME.log.
+
+        Servers go first when the processor is short, as training pods take all of it; containerd does not, since its
+        containers would inherit that.
+        """
         LOGS.mkdir(parents=True, exist_ok=True)
         with open(LOGS / f"{self.name}.{name}.log", "ab") as log:
             return subprocess.Popen(
-                self.argv(*words),
+                self.argv(*(["nice", "-n", "-5"] if first else []), *words),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd="/",
-                env={
-                    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                    "HOME": "/root",
-                    **(env or {}),
-                },
+                env={"PATH": PATH, "HOME": "/root"},
             )
 
 

@@ -87,7 +87,7 @@ def _containerd(host: Host, folder: Path) -> None:
     config = folder / "containerd.toml"
     snapshotter = "native" if _is_overlay(folder) else "overlayfs"
     config.write_text(CONTAINERD.format(cri=CRI, pause=IMAGES["pause"], folder=folder, snapshotter=snapshotter))
-    host.start("containerd", "containerd", "--config", str(config), "--log-level", "warn")
+    host.start("containerd", "containerd", "--config", str(config), "--log-level", "warn", first=False)
 
 
 def _kubelet(name: str) -> dict[str, Any]:
