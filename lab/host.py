@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +100,15 @@ def kill() -> None:
         for host in hosts.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(host.pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def wait_for(what: Callable[[], bool], name: str) -> None:
+    """A server takes its time to come, on a busy machine minutes."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{name} does not answer: see {LOGS}")
         time.sleep(0.05)
 
 
