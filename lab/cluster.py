@@ -59,6 +59,8 @@ def up(*, keep: bool, lend: Path | None = None) -> None:
         raise UserError(missing, remedy="Run `make lab` as root on a Debian 12 machine")
     with _locked():
         now, key = running(), cache.key(*_sources())
+        if now is None and kept() and not keep:
+            raise UserError("the lab of `make lab` does not answer", remedy="Run: make lab")
         if now is None or (now.key != key and (keep or not now.keep)):
             parts = build()
             _clear()
@@ -83,6 +85,11 @@ def running() -> Running | None:
     if not control.ready(PATIENCE_S):  # on a busy machine an answer may take long, and others use what would be cleared
         return None
     return Running(**json.loads(READY.read_text()))
+
+
+def kept() -> bool:
+    """Whether there is a lab that only `make lab` and `make lab-down` may take away, be it slow to answer or not."""
+    return set(host.alive()) == {"control", *NODES} and READY.exists() and bool(json.loads(READY.read_text())["keep"])
 
 
 def kubectl() -> Kubectl:

@@ -1,16 +1,15 @@
 """The servers of the control host: etcd, the API server, its controllers, the scheduler, names and images."""
 
 import http.client
+import socket
 import ssl
-import subprocess
-import time
 from pathlib import Path
 
 import yaml
 
 from lab import pki
-from lab.host import PATIENCE_S, Host
-from lab.places import API_PORT, CONTROL, LOGS, REGISTRY, SERVICES, STATE
+from lab.host import Host, wait_for
+from lab.places import API_PORT, CONTROL, REGISTRY, REGISTRY_PORT, SERVICES, STATE
 
 ETCD = "http://127.0.0.1:2379"
 FOLDER = STATE / "control"
@@ -42,8 +41,8 @@ def start(host: Host, programs: Path) -> None:
         "--log-level=warn",
     )
     start_registry(host)
-    api = host.start("kube-apiserver", str(programs / "kube-apiserver"), *_api_flags())
-    _wait(api)  # the others end when they find their roles missing
+    host.start("kube-apiserver", str(programs / "kube-apiserver"), *_api_flags())
+    wait_for(ready, "the API server")  # the others end when they find their roles missing
     host.start("kube-controller-manager", str(programs / "kube-controller-manager"), *_controller_flags())
     host.start(
         "kube-scheduler",
@@ -55,6 +54,7 @@ def start(host: Host, programs: Path) -> None:
         "--leader-elect=false",
     )
     start_dns(host, programs)
+    wait_for(_registry_answers, "the registry")
 
 
 def start_registry(host: Host) -> None:
@@ -77,26 +77,34 @@ def start_dns(host: Host, programs: Path) -> None:
     host.start("dns", str(programs / "dns"), "-conf", str(file))
 
 
-def ready(patience_s: float = 2) -> bool:
-    """Whether the API server answers."""
+def connection(patience_s: float) -> http.client.HTTPSConnection:
+    """To the API server, as one who may do everything."""
     context = ssl.create_default_context(cafile=str(pki.CA))
     context.load_cert_chain(pki.certificate("lab"), pki.key("lab"))
-    connection = http.client.HTTPSConnection(CONTROL, API_PORT, timeout=patience_s, context=context)
+    return http.client.HTTPSConnection(CONTROL, API_PORT, timeout=patience_s, context=context)
+
+
+def ready(patience_s: float = 2) -> bool:
+    """Whether the API server answers."""
     try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
+        asked = connection(patience_s)
+    except OSError:  # no certificates yet
+        return False
+    try:
+        asked.request("GET", "/readyz")
+        return asked.getresponse().status == 200
     except OSError:
         return False
     finally:
-        connection.close()
+        asked.close()
 
 
-def _wait(api: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not ready():
-        if api.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"the API server does not answer: see {LOGS}")
-        time.sleep(0.1)
+def _registry_answers() -> bool:
+    try:
+        socket.create_connection((CONTROL, REGISTRY_PORT), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def _api_flags() -> list[str]:

@@ -3,19 +3,23 @@
 import json
 import os
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lab import cluster, golang, host, pki
+from lab import cluster, control, golang, host, pki
 from lab.kubectl import Kubectl
-from lab.places import CONTROL, FAKE_PODS, STATE
+from lab.places import CONTROL, FAKE_PODS, LOGS, STATE
 
 MARK = "kwok.x-k8s.io/node"
 """Annotation and taint of a fake node, and the label with its set's name: a pod has to tolerate it to get there."""
 ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
-AT_ONCE = 500
+AT_ONCE = 8
+PATIENCE_S = 600
 PORT = 10247  # where kwok answers in the kubelets' place
 START = "2026-01-01T00:00:00.000000000Z"
 LINE = "kwok: a fake pod says nothing else"
@@ -28,15 +32,19 @@ def have(nodes: int, *, named: str = "fake") -> None:
     wanted = [f"{named}-{number:05d}" for number in range(nodes)]
     if nodes and not _processes():
         _start(golang.kwok())
-    new = [_node(name, named) for name in wanted if name not in there]
-    for first in range(0, len(new), AT_ONCE):
-        _create(kubectl, new[first : first + AT_ONCE])
-    gone = sorted(there - set(wanted))
-    for first in range(0, len(gone), AT_ONCE):
-        kubectl("delete", "node", "--wait=false", *gone[first : first + AT_ONCE])
-    if nodes:
-        kubectl("wait", "--for=condition=Ready", "node", f"--selector={MARK}={named}", "--timeout=300s")
-    elif not _there(kubectl, MARK):
+    if set(there) - set(wanted):
+        kubectl("delete", "--raw", f"/api/v1/nodes?labelSelector={MARK}%3D{named}")  # kubectl itself takes one by one
+        there = {}
+    new = [name for name in wanted if name not in there]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for done in [pool.submit(_create, new[start::AT_ONCE], named) for start in range(AT_ONCE)]:
+            done.result()
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(_there(kubectl, f"{MARK}={named}").values()) < nodes:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the fake nodes do not get ready: see {LOGS}")
+        time.sleep(0.5)
+    if not nodes and not _there(kubectl, MARK):
         for pid in _processes():
             os.kill(pid, signal.SIGTERM)
 
@@ -78,12 +86,25 @@ def _processes() -> list[int]:
     return found
 
 
-def _create(kubectl: Kubectl, nodes: list[dict[str, Any]]) -> None:
-    kubectl("create", "--filename=-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+def _create(names: list[str], named: str) -> None:
+    asked = control.connection(PATIENCE_S)
+    for name in names:
+        asked.request("POST", "/api/v1/nodes", json.dumps(_node(name, named)), {"Content-Type": "application/json"})
+        answer = asked.getresponse()
+        said = answer.read()
+        if answer.status != HTTPStatus.CREATED:
+            raise RuntimeError(f"{name}: {said.decode()}")
+    asked.close()
 
 
-def _there(kubectl: Kubectl, selector: str) -> set[str]:
-    return {one["metadata"]["name"] for one in kubectl.json("get", "nodes", f"--selector={selector}")["items"]}
+def _there(kubectl: Kubectl, selector: str) -> dict[str, bool]:
+    """The fake nodes, and whether each is ready."""
+    found = kubectl.json("get", "nodes", f"--selector={selector}")["items"]
+    ready = {"type": "Ready", "status": "True"}
+    return {
+        one["metadata"]["name"]: any(ready.items() <= now.items() for now in one["status"].get("conditions", []))
+        for one in found
+    }
 
 
 def _node(name: str, named: str) -> dict[str, Any]:

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.places import LOGS, NAME, PROVISIONED, STATE, VOLUMES
 
 MARK = "stoker-lab-host"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OWN = ["/run", "/var/lib", "/var/log"]  # folders in which a node keeps its things under fixed names
 KNOBS = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"]
 KNOBS += [
@@ -35,22 +37,22 @@ class Host:
             raise RuntimeError(f"{self.name}: {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
 
-    def start(self, name: str, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """A server that outlives this command. Its log is LOGS/HOST.NAME.log."""
+    def start(self, name: str, *words: str, first: bool = True) -> subprocess.Popen[bytes]:
+        """A server that outlives this command. Its log is LOGS/HOST.NAME.log.
+
+        Servers go first when the processor is short, as training pods take all of it; containerd does not, since its
+        containers would inherit that.
+        """
         LOGS.mkdir(parents=True, exist_ok=True)
         with open(LOGS / f"{self.name}.{name}.log", "ab") as log:
             return subprocess.Popen(
-                self.argv(*words),
+                self.argv(*(["nice", "-n", "-5"] if first else []), *words),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd="/",
-                env={
-                    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                    "HOME": "/root",
-                    **(env or {}),
-                },
+                env={"PATH": PATH, "HOME": "/root"},
             )
 
 
@@ -98,6 +100,15 @@ def kill() -> None:
         for host in hosts.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(host.pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def wait_for(what: Callable[[], bool], name: str) -> None:
+    """A server takes its time to come, on a busy machine minutes."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{name} does not answer: see {LOGS}")
         time.sleep(0.05)
 
 

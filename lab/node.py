@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from lab import cgroups, pki
-from lab.host import Host
+from lab.host import Host, wait_for
 from lab.places import (
     ALL_PODS,
     CONTROL,
@@ -87,7 +87,9 @@ def _containerd(host: Host, folder: Path) -> None:
     config = folder / "containerd.toml"
     snapshotter = "native" if _is_overlay(folder) else "overlayfs"
     config.write_text(CONTAINERD.format(cri=CRI, pause=IMAGES["pause"], folder=folder, snapshotter=snapshotter))
-    host.start("containerd", "containerd", "--config", str(config), "--log-level", "warn")
+    host.start("containerd", "containerd", "--config", str(config), "--log-level", "warn", first=False)
+    socket = folder / "run" / "containerd" / "containerd.sock"
+    wait_for(socket.exists, f"containerd of {host.name}")  # kubelet ends when it finds none
 
 
 def _kubelet(name: str) -> dict[str, Any]:

@@ -41,7 +41,8 @@ LINK = NAME
 """The interface of this machine that leads to the lab."""
 
 API_PORT = 6443
-REGISTRY = f"{CONTROL}:5000"
+REGISTRY_PORT = 5000
+REGISTRY = f"{CONTROL}:{REGISTRY_PORT}"
 IMAGES = {
     "pause": f"{REGISTRY}/lab/pause:1",
     "base": f"{REGISTRY}/lab/base:1",

@@ -26,6 +26,5 @@ def leave() -> None:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        now = cluster.running()
-        if now is None or not now.keep:
+        if not cluster.kept():
             cluster.down()
