@@ -1,4 +1,4 @@
-"""Real training in the pods of the real cluster: the losses that it has here, whatever is killed, and all of it kept."""
+"""Real training in the pods of the real cluster: the losses that it has here, whatever is killed; all of it stays."""
 
 import json
 import time
