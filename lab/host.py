@@ -59,11 +59,13 @@ class Host:
 def boot(name: str, pause: Path) -> Host:
     """A new host. It has folders of its own where programs insist on fixed names, and sees the rest of this machine."""
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
-    with open(os.devnull) as nothing:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with open(LOGS / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
             [*apart, str(pause), MARK, NAME, name],
-            stdin=nothing,
-            stdout=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd="/",
         )
