@@ -23,7 +23,7 @@ def operator(kubectl: Kubectl, manifests: Path) -> str:
     objects = list(yaml.safe_load_all(kubectl("kustomize", str(manifests / "overlays" / "standalone"))))
     [deployment] = [one for one in objects if one["kind"] == "Deployment"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
-    container["args"] = [*container.get("args", []), f"--pytorch-init-container-image={IMAGES['bare']}"]
+    container["args"] = [*container.get("args", []), f"--pytorch-init-container-image={IMAGES['init']}"]
     [secret] = [one for one in objects if one["kind"] == "Secret"]
     secret["data"] = pki.webhook(f"{OPERATOR}.{NAMESPACE}.svc", f"{OPERATOR}-ca")
     container["readinessProbe"] |= {"initialDelaySeconds": 1, "periodSeconds": 1}

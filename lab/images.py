@@ -9,6 +9,7 @@ from lab.places import IN_POD_PACKAGES
 BUSYBOX = Path("/bin/busybox")
 APPLETS = ["sh", "cat", "echo", "env", "ls", "nslookup", "seq", "sleep", "wget"]
 HERE = Path(__file__).parent
+NSLOOKUP = HERE / "nslookup"
 
 
 def pause() -> Path:
@@ -44,6 +45,16 @@ def base() -> Path:
 
     made_from = cache.key(" ".join(_debian(Path(), wanted.suite, wanted.base_packages)), _writer())
     return cache.built("image-base", made_from, build)
+
+
+def init() -> Path:
+    """What waits for the master before a worker of a PyTorchJob starts. busybox has an nslookup too, but it fails
+    when one of the search suffixes knows no such name."""
+
+    def build(folder: Path) -> None:
+        image.extend(folder, base(), image.layer({"usr/bin/nslookup": NSLOOKUP}))
+
+    return cache.built("image-init", cache.key(NSLOOKUP, base().name, _writer()), build)
 
 
 def operator() -> Path:

@@ -47,6 +47,7 @@ IMAGES = {
     "pause": f"{REGISTRY}/lab/pause:1",
     "base": f"{REGISTRY}/lab/base:1",
     "bare": f"{REGISTRY}/lab/bare:1",
+    "init": f"{REGISTRY}/lab/init:1",
 }
 IN_POD_PACKAGES = "/opt/lab/packages"
 """Where every container finds PACKAGES; the base image's Python has it at the end of its path."""

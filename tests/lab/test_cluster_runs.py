@@ -37,7 +37,8 @@ def stoker(lab, namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     def call(*words: str, code: int = 0) -> str:
         given = list(words)
         if words[0] == "launch":
-            given += ["script=train.py", "on.kind=kubernetes", f"on.image={lab.base}", f"on.volume={namespace.volume}"]
+            given += ["script=train.py", "on.kind=kubernetes", f"on.volume={namespace.volume}"]
+            given += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
             given += [f"on.namespace={namespace.name}", *(word for word in words[1:] if word.startswith("on."))]
         assert main(given) == code, capsys.readouterr().err
         said = capsys.readouterr()
@@ -156,11 +157,10 @@ def test_a_run_that_runs_is_not_launched_again(stoker: Stoker) -> None:
     assert "runs already in namespace" in stoker("launch", run.name, code=2)
 
 
-def test_why_it_waits_is_told(stoker: Stoker, lab) -> None:
-    run = launched(stoker, f"on.image={lab.registry}/lab/nothing:1")
-    now = awaited(stoker, run, lambda now: any("Pull" in pod["state"] for pod in now["pods"]))
-    assert now["state"] == "waiting"
-    assert "Pull" in now["reason"]
+def test_why_it_waits_is_told(stoker: Stoker) -> None:
+    run = launched(stoker, "on.nodes=3", "on.cpu=1.2", "on.grace=1s", playing(LEAVES))  # two nodes of two cores each
+    now = awaited(stoker, run, lambda now: sum(pod["state"] == "Running" for pod in now["pods"]) == 2)
+    assert any("Insufficient cpu" in pod["reason"] for pod in now["pods"])
 
 
 @pytest.mark.parametrize(

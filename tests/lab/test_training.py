@@ -1,6 +1,9 @@
 """Real training in the pods of the real cluster: the losses that it has here, whatever is killed; all of it stays."""
 
+import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +15,11 @@ from stoker.rundir import RunDir
 
 KINDS = ["job", "pytorchjob"]
 PATIENCE = 300.0
-STEPS = 24
+STEPS = 300
 TRAINING = [
     "model.layers=1", "model.heads=2", "model.width=32", "model.context=64", "data.tokenizer.train=300",
-    "batch.sequences=8", "batch.length=32", f"until.steps={STEPS}", "checkpoint.every=4", "eval.every=0", "log.every=1",
-    "log.tensorboard=false", "precision=fp32", "compile=false",
+    "batch.sequences=8", "batch.length=32", f"until.steps={STEPS}", "checkpoint.every=20", "eval.every=0",
+    "log.every=1", "log.tensorboard=false", "precision=fp32", "compile=false",
 ]  # fmt: skip
 SCRIPT = Path(__file__).parents[2] / "examples" / "03-script" / "train.py"
 Stoker = Callable[..., str]
@@ -58,17 +61,20 @@ def test_two_nodes_of_two_workers_train_as_one_machine_does(
     assert metrics(stoker, run, tmp_path) == pytest.approx(losses_here, abs=1e-5)
 
 
-def test_a_pod_that_is_killed_is_replaced_and_nothing_is_lost(
+def test_a_pod_that_is_deleted_or_killed_is_replaced_and_nothing_is_lost(
     books: Path, losses_here: list[float], stoker: Stoker, namespace, tmp_path: Path
 ) -> None:
-    words = [*TRAINING, "on.nodes=2", "on.workers=2"]
-    run = launched(stoker, f"data.path={books}", *words)
-    awaited(stoker, run, "running", step=6)
-    victim = namespace.kubectl("get", "pods", "-l", f"stoker.dev/run={run.name}", "-o", "name").split()[-1]
-    namespace.kubectl("delete", victim, "--grace-period=0", "--force")
+    run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2")
+    now = awaited(stoker, run, "running", step=30)
+    namespace.kubectl("delete", "pod", now["pods"][1]["pod"], "--grace-period=0", "--force")
+    now = awaited(stoker, run, "running", step=now["step"] + 60)  # it has saved before it went, and goes on
+    kill(namespace.kubectl.json("get", "pod", now["pods"][0]["pod"]))
     awaited(stoker, run, "done")
     assert metrics(stoker, run, tmp_path) == losses_here  # bit for bit
-    assert "was lost" in stoker("events", run.name)
+    told = stoker("events", run.name)
+    assert "has left" in told
+    assert "resumed at step" in told
+    assert "attempt 3" in told
     namespace.kubectl("delete", "job", run.name, "--wait=true")
     assert not namespace.kubectl("get", "pods", "-l", f"stoker.dev/run={run.name}", "-o", "name")
     assert all(f"[{rank}]" in stoker("logs", run.name, "--all") for rank in range(4))
@@ -79,6 +85,15 @@ def test_a_script_of_ones_own_runs_on_two_nodes(stoker: Stoker) -> None:
     run = launched(stoker, f"script={SCRIPT}", "args=[--steps, '20']", "name=mine", "on.nodes=2", "on.workers=1")
     awaited(stoker, run, "done")
     assert "loss" in stoker("logs", run.name)
+
+
+def kill(pod: dict) -> None:
+    """Every process of it at once, as when its node loses power."""
+    uid = pod["metadata"]["uid"]
+    for group in Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):
+            if uid in group.read_text().replace("_", "-"):
+                os.kill(int(group.parent.name), signal.SIGKILL)
 
 
 def launched(stoker: Stoker, *words: str) -> RunDir:

@@ -55,9 +55,7 @@ def logs(args: argparse.Namespace) -> int:
         if not running or not args.follow:
             break
         time.sleep(POLL)
-    if not lines and not (args.since or args.tail == 0):
-        print(f"nothing was printed; what happened is told by: stoker events {args.run}", file=sys.stderr)
-    return contract.EXIT_DONE
+    return _end(args, lines)
 
 
 def _from_a_cluster(args: argparse.Namespace, run: RunDir, ref: PlaceRef, since: float | None) -> int:
@@ -66,9 +64,17 @@ def _from_a_cluster(args: argparse.Namespace, run: RunDir, ref: PlaceRef, since:
     lines = module.cluster_logs(
         module.Remote(ref, run.any_spec()), rank=rank, follow=args.follow, tail=args.tail, since=since, now=time.time()
     )
+    number = 0
     for one in lines:
+        number += 1
         text = f"[{one.rank}] {one.line}" if args.all else one.line
         print(json.dumps(asdict(one)) if args.json else text, flush=args.follow)
+    return _end(args, number)
+
+
+def _end(args: argparse.Namespace, lines: int) -> int:
+    if not lines and not (args.since or args.tail == 0):
+        print(f"nothing was printed; what happened is told by: stoker events {args.run}", file=sys.stderr)
     return contract.EXIT_DONE
 
 

@@ -92,7 +92,10 @@ class Kubernetes:
         self._check_claim(spec.on)
         self._check_named(spec.on)
         warnings = check_fits(needs(spec, submission.run.name), facts.inventory, nodes=spec.on.nodes.most)
-        for one in submission.objects:
+        *others, owner = submission.objects
+        if self._last(owner):  # it gives way first: most of a job cannot be changed
+            owner = owner | {"metadata": owner["metadata"] | {"name": f"{owner['metadata']['name']}-again"}}
+        for one in (*others, owner):
             self.cluster.apply(one, dry_run=True)
         return warnings
 
@@ -156,15 +159,8 @@ class Kubernetes:
     def _make_room(self, owner: Object) -> None:
         """A run that goes on takes the place of its own job that has ended."""
         kind, name = owner["kind"], owner["metadata"]["name"]
-        there = self.cluster.get(kind, name)
-        if there is None:
+        if not self._last(owner):
             return
-        state = job_kind(kind.lower()).state(there).state
-        if state not in (*ENDED, "stopping"):
-            raise UserError(
-                f"run '{name}' runs already in namespace {self.cluster.namespace} of {self.cluster.who}",
-                remedy=f"Watch it with: stoker status {name}, or stop it first with: stoker stop {name}",
-            )
         self.cluster.delete(kind, name, foreground=True)
         end = time.monotonic() + PATIENCE
         while self.cluster.get(kind, name) is not None:
@@ -173,6 +169,17 @@ class Kubernetes:
                     f"the last {kind} of run '{name}' does not go away", remedy=f"See: kubectl describe {kind} {name}"
                 )
             time.sleep(POLL)
+
+    def _last(self, owner: Object) -> bool:
+        """Whether a job of this run is there that has ended. One that has not is refused."""
+        kind, name = owner["kind"], owner["metadata"]["name"]
+        there = self.cluster.get(kind, name)
+        if there and job_kind(kind.lower()).state(there).state not in (*ENDED, "stopping"):
+            raise UserError(
+                f"run '{name}' runs already in namespace {self.cluster.namespace} of {self.cluster.who}",
+                remedy=f"Watch it with: stoker status {name}, or stop it first with: stoker stop {name}",
+            )
+        return there is not None
 
     def _check_namespace(self) -> None:
         name = self.cluster.namespace

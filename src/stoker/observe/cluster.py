@@ -1,6 +1,5 @@
 """Runs that live in a cluster: jobs and pods from its API server, steps and losses from the records on the volume."""
 
-import importlib
 import json
 import time
 from collections.abc import Iterable
@@ -11,6 +10,8 @@ from typing import Any
 
 from stoker.kube import Cluster, connect
 from stoker.launch.jobs import KINDS, JobState, job_kind
+from stoker.launch.remote import Remote
+from stoker.launch.transfer.frames import Cut
 from stoker.observe.pods import PodRow, pod_rows, seconds
 from stoker.observe.runs import RunRow, RunView, State
 from stoker.rundir import PlaceRef, Record, RunDir
@@ -165,18 +166,14 @@ def _records(
 
 def _ask(run: RunDir, place: PlaceRef, cluster: Cluster, verb: str, *words: str, patient: bool) -> list[str]:
     """What the same verb prints in a pod that has the volume: a live one, or when `patient` one made for it."""
-    try:
-        remote: Any = importlib.import_module("stoker.launch.remote")
-    except ModuleNotFoundError:
-        raise UserError("records on a volume cannot be read yet", remedy="") from None
-    there = remote.Remote(place, run.any_spec(), cluster=cluster)
+    there = Remote(place, run.any_spec(), cluster=cluster)
     live = there.live()
     if not live and patient:
         return list(there.ask(verb, *words))
     for pod in live[:TRIED]:
         try:
             return list(there.ask_pod(pod, verb, *words))
-        except remote.Cut:
+        except Cut:
             continue
     raise UserError("none of its pods answers" if live else "none of its pods is up", remedy="")
 
