@@ -1,4 +1,4 @@
-"""What launch, ps, status, events and stop cost for a run of many pods, on nodes that kwok plays.
+"""What launch, status, ps, logs, events and stop cost for a run of many pods, on nodes that kwok plays.
 
 python bench/kube_scale.py          100 and 1,000 pods
 python bench/kube_scale.py --soak   5,000 too
@@ -16,12 +16,12 @@ import uuid
 from pathlib import Path
 
 from lab import cluster, fake
-from lab.places import KUBECONFIG
+from lab.places import IMAGES, KUBECONFIG, REGISTRY
 
 NAMED = "scale"  # of its fake nodes: others may have some
 SIZES = (100, 1000)
 SOAK = 5000
-VERBS = ("launch", "status", "ps", "events", "stop")
+VERBS = ("launch", "status", "ps", "logs --all", "events", "stop")
 
 
 def main() -> None:
@@ -57,7 +57,8 @@ def figures(folder: Path, namespace: str, pods: int) -> list[str]:
     words = (
         "script=train.py",
         "on.kind=kubernetes",
-        "on.image=nobody/pulls:this",
+        f"on.image=http://{IMAGES['base']}",
+        f"on.registry=http://{REGISTRY}/bench/scale",  # its code: the pod that takes the run to the volume is real
         "on.volume=training",
         f"on.namespace={namespace}",
         f"on.nodes={pods}",
@@ -72,9 +73,10 @@ def figures(folder: Path, namespace: str, pods: int) -> list[str]:
     found = len(json.loads(out)["pods"])
     assert found == pods, found
     ps, _ = timed(folder, "ps")
+    logs, _ = timed(folder, "logs", run, "--all")
     events, _ = timed(folder, "events", run)
     stop, _ = timed(folder, "stop", run)
-    return [f"{up:.1f}", launch, status, ps, events, stop]
+    return [f"{up:.1f}", launch, status, ps, logs, events, stop]
 
 
 def await_pods(namespace: str, run: str, pods: int) -> float:

@@ -37,6 +37,12 @@ def test_it_may_go_where_the_run_may() -> None:
     assert "nodeSelector" not in pod
 
 
+def test_it_leaves_the_machines_of_the_run_to_its_workers_where_it_can() -> None:
+    pod = reader_pod(REF, spec(selectors={"pool": "gpu"}), name="r", kind=READER)["spec"]
+    [term] = pod["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["preference"]["matchExpressions"] == [{"key": "pool", "operator": "NotIn", "values": ["gpu"]}]
+
+
 def test_only_who_fetches_from_elsewhere_gets_the_secrets() -> None:
     assert "envFrom" not in reader_pod(REF, spec(), name="r", kind=READER)["spec"]["containers"][0]
     mover = reader_pod(REF, spec(), name="m", kind=MOVER)["spec"]["containers"][0]

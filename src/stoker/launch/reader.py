@@ -1,7 +1,7 @@
 """A pod of ours that sees the volume of a run: made when no pod of the run lives, gone by itself after a while."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +24,7 @@ START_PROBLEMS = {"CreateContainerConfigError", "CreateContainerError", "RunCont
 
 def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
     """Pure. Needs next to nothing of a node, and tolerates what the run does."""
-    on = run.on
+    on, wanted = run.on, needs(run, ref.run)
     context = (on.pod.get("spec") or {}).get("securityContext")
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -32,7 +32,7 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": on.service_account is not None,
         "enableServiceLinks": False,
-        "tolerations": list(needs(run, ref.run).tolerations),
+        "tolerations": list(wanted.tolerations),
         "containers": [
             {
                 "name": contract.CONTAINER,
@@ -51,6 +51,8 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         spec["serviceAccountName"] = on.service_account
     if on.image_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in on.image_secrets]
+    if wanted.selectors:
+        spec["affinity"] = {"nodeAffinity": _elsewhere(wanted.selectors)}
     if context:  # the files on the volume are that user's
         spec["securityContext"] = context
     labels = {contract.LABEL_MANAGED_BY: contract.MANAGED_BY, contract.LABEL_READER: ref.run}
@@ -60,6 +62,13 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         "metadata": {"name": name, "namespace": ref.namespace, "labels": labels},
         "spec": spec,
     }
+
+
+def _elsewhere(selectors: Mapping[str, str]) -> dict[str, Any]:
+    """Rather not on the machines that the run asks for: they are rented for its workers."""
+    others = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in selectors.items()]
+    terms = [{"weight": 100, "preference": {"matchExpressions": [one]}} for one in others]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": terms}
 
 
 def ensure(cluster: Cluster, pod: Object) -> str:
