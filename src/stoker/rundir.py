@@ -214,8 +214,11 @@ class RunDir:
     def write_seen(self, record: Record) -> None:
         write_json(self.path / contract.SEEN_FILE, record)
 
-    def forget_seen(self) -> None:
-        (self.path / contract.SEEN_FILE).unlink(missing_ok=True)
+    def forget_ending(self) -> None:
+        """It goes on elsewhere: how far it had come stays known, how it ended counts no more."""
+        if seen := self.seen():
+            ongoing = {"state": "interrupted", "reason": "", "remedy": ""}
+            self.write_seen({"asked": 0.0, "view": seen["view"] | ongoing})
 
     def held(self, name: str) -> Path:
         """Where the checkpoint of another run is held under that name, in the form of a run."""

@@ -151,10 +151,33 @@ def test_a_run_goes_on_under_its_own_name(stoker: Stoker) -> None:
     awaited(stoker, run, lambda now: now["state"] == "done")
 
 
+def test_a_run_that_failed_goes_on_when_its_cause_is_mended(stoker: Stoker, tmp_path: Path) -> None:
+    script = "import pathlib, sys; sys.exit(0 if pathlib.Path('/stoker/mended').exists() else 7)\n"
+    (tmp_path / "train.py").write_text(script)
+    run = launched(stoker, "on.max_restarts=0")
+    now = awaited(stoker, run, lambda now: now["state"] in ("done", "failed"))
+    assert "ended with code 7" in now["reason"]
+    assert f"stoker logs {run.name} " in now["remedy"]
+    stoker("shell", run.name, "--", "touch", "/stoker/mended")
+    stoker("launch", run.name)
+    assert awaited(stoker, run, lambda now: now["state"] in ("done", "failed"))["state"] == "done"
+
+
+@pytest.mark.parametrize(("image", "said"), [("lab/nothing:1", "cannot be pulled"), ("lab/bare:1", "has no python3")])
+def test_an_image_that_cannot_run_leaves_nothing(
+    image: str, said: str, stoker: Stoker, lab, namespace, tmp_path: Path
+) -> None:
+    error = stoker("launch", f"on.image={lab.registry}/{image}", "on.registry=null", code=2)
+    assert said in error
+    assert not list((tmp_path / "runs").iterdir())
+    assert namespace.kubectl("get", "job,service,secret", "-l", "stoker.dev/run", "--output=name") == ""
+
+
 def test_a_run_that_runs_is_not_launched_again(stoker: Stoker) -> None:
     run = launched(stoker, playing(LEAVES))
     awaited(stoker, run, up)
     assert "runs already in namespace" in stoker("launch", run.name, code=2)
+    assert "runs already in namespace" in stoker("launch", run.name, "on.job=pytorchjob", code=2)
 
 
 def test_why_it_waits_is_told(stoker: Stoker) -> None:

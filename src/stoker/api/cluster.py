@@ -14,7 +14,7 @@ from stoker.launch import secrets
 from stoker.launch.backend import Submission
 from stoker.launch.image.base import Progress as Building
 from stoker.launch.image.build import ensure_image
-from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, place_of, reach
+from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, check_ended, has_not_ended, place_of, reach
 from stoker.launch.kubernetes import plan as plan_objects
 from stoker.launch.transfer.meter import Progress as Carried
 from stoker.observe.cluster import view
@@ -22,7 +22,7 @@ from stoker.rundir import Exit, PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.run import AnySpec
 
-POLL = 2.0  # seconds between two looks at a run: each is a request or two
+POLL = 2.0  # seconds between two looks at a job: each is a request
 ENDED: dict[str, tuple[Literal["done", "paused", "failed"], int]] = {
     "done": ("done", contract.EXIT_DONE),
     "paused": ("paused", contract.EXIT_SAVED),
@@ -45,6 +45,7 @@ class Planned:
 def plan(spec: AnySpec, run: RunDir) -> Planned:
     """Raises UserError for all that can be known to fail."""
     secrets.resolve(spec)
+    check_ended(run)
     backend = Kubernetes.of(spec.on)
     facts = backend.discover()
     submission = backend.plan(spec, facts, run.path)
@@ -72,14 +73,22 @@ def with_image(spec: AnySpec, progress: Building = lambda *_: None) -> AnySpec:
 
 
 def send(
-    planned: Planned, opened: Opened, spec: AnySpec, progress: Callable[[Carried], None] = lambda _: None
+    planned: Planned,
+    opened: Opened,
+    spec: AnySpec,
+    progress: Callable[[Carried], None] = lambda _: None,
+    committed: Callable[[], None] = lambda: None,
 ) -> PlaceRef:
-    """The run directory is ready here; afterwards the run is the cluster's. `spec` is the run's, with its image."""
+    """The run directory is ready here; afterwards the run is the cluster's. `spec` is the run's, with its image.
+
+    `committed` is called when all is on the volume, and the job is about to be made.
+    """
     assert planned.backend is not None
     submission = planned.backend.plan(spec, planned.facts, opened.run.path)
     place = place_of(submission, context=planned.backend.cluster.context)
     stage(opened.run, place, progress, cluster=planned.backend.cluster)
-    opened.run.forget_seen()
+    committed()
+    opened.run.forget_ending()
     opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
     planned.backend.submit(submission)
     return place
@@ -102,10 +111,11 @@ def stop(run: RunDir) -> bool:
 def wait(run: RunDir, *, seconds: float | None = None) -> Exit:
     """How it ended, once its job has. Raises TimeoutError."""
     end = None if seconds is None else time.monotonic() + seconds
-    cluster = reach(run)[0].cluster
-    while (now := view(run, cluster)).state not in ENDED:
+    backend, place = reach(run)
+    while has_not_ended(backend.state(place)):
         if end is not None and time.monotonic() > end:
             raise TimeoutError(f"run '{run.name}' has not ended in {seconds} s")
         time.sleep(POLL)
-    state, code = ENDED[now.state]
+    now = view(run, backend.cluster)
+    state, code = ENDED.get(now.state, ENDED["failed"])
     return Exit(state=state, code=code, step=now.step, reason=now.reason, remedy=now.remedy)

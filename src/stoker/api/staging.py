@@ -35,7 +35,10 @@ def stage(
 
 
 def staged(run: RunDir) -> list[Item]:
-    """What to upload, the run directory last: once its spec.yaml is there, it is a run. Its paths are the volume's."""
+    """What to upload, the run directory last: once its spec.yaml is there, it is a run. Its paths are the volume's.
+
+    How it ended before, if it did, is forgotten: it goes on.
+    """
     items: list[Item] = []
     files: dict[str, Path | bytes] = {}
     for name, path in (listing(run.tokenizer) if run.tokenizer.is_dir() else {}).items():
@@ -51,7 +54,8 @@ def staged(run: RunDir) -> list[Item]:
         files[contract.ORIGINS_FILE] = _json({name: asdict(ref) for name, ref in moved.items()})
     files[contract.SPEC_FILE] = run.path / contract.SPEC_FILE
     folders = (contract.LEDGER_DIR, contract.LOGS_DIR, contract.CHECKPOINTS_DIR)
-    return [*_once(items), Item(files=files, into=f"{contract.VOLUME_RUNS}/{run.name}", folders=folders)]
+    into = f"{contract.VOLUME_RUNS}/{run.name}"
+    return [*_once(items), Item(files=files, into=into, folders=folders, gone=(contract.EXIT_FILE,))]
 
 
 def _tokens(folder: Path, key: str) -> list[Item]:

@@ -61,7 +61,7 @@ def words(record: Record) -> str:
 
 def _of_the_run(record: Record) -> str | None:
     kind = record["kind"]
-    if kind == "note":
+    if kind in ("note", "gave up"):
         return str(record["text"])
     if kind == "cluster":
         often = f" ({record['times']} times)" if record["times"] > 1 else ""

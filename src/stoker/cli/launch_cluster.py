@@ -3,8 +3,10 @@
 import argparse
 import json
 import shlex
+import shutil
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -32,7 +34,7 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
     if args.dry_run:
         print(_dry(run, planned, folder=args.output, as_json=args.json))
         return contract.EXIT_DONE
-    with Interrupts() as interrupts:
+    with Interrupts() as interrupts, _all_or_nothing(run):
         with nullcontext(ignore) if args.json else preparing() as progress:
             opened = begin(spec, runs=runs, progress=progress)
         if opened.done:
@@ -40,13 +42,25 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
             return contract.EXIT_DONE
         if isinstance(opened, OpenedTraining) and not args.json:
             print(output.pairs(describe.goal(opened)), flush=True)
-        interrupts.hold()  # from here on there is a run, and its name must be told
         with nullcontext(_unseen) if args.json else building() as told:
             ready = with_image(opened.spec, told)
         with nullcontext(unseen) if args.json else transferring("uploading") as carried:
-            place = send(planned, opened, ready, carried)
+            # once there is a job, its name must be told
+            place = send(planned, opened, ready, carried, committed=interrupts.hold)
         print(_started(run, place, as_json=args.json), flush=True)
         return contract.EXIT_DONE
+
+
+@contextmanager
+def _all_or_nothing(run: RunDir) -> Iterator[None]:
+    """A new run that comes to nothing, because its image cannot be pulled or somebody pressed Ctrl-C, leaves none."""
+    new = not run.exists()
+    try:
+        yield
+    except BaseException:
+        if new and run.place_ref() is None:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
 
 
 def _unseen(what: str, done: int, total: int) -> None:

@@ -17,7 +17,7 @@ from stoker.launch.needs import Needs, needs
 from stoker.launch.pod import Task
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
-from stoker.spec.errors import UserError
+from stoker.spec.errors import StokerError, UserError
 from stoker.spec.on import LABEL, On, cluster_name
 from stoker.spec.run import AnySpec
 
@@ -25,7 +25,6 @@ HIDDEN = "***"
 ENDED = ("done", "failed")
 POLL = 0.2  # seconds between two looks at an object that goes away
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes
-SUFFIX = re.compile(r"-[a-z0-9]{4}$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,16 +102,17 @@ class Kubernetes:
         *others, owner = self._filled(submission)
         place = place_of(submission)
         self._make_room(owner)
-        made: list[Object] = []
         try:
-            made += [self.cluster.apply(one) for one in others]
-            ours = self.cluster.apply(owner)
-        except BaseException:
-            for one in made:
-                self.cluster.delete(one["kind"], one["metadata"]["name"])
+            for one in others:
+                self.cluster.apply(one)
+            belonging = {"metadata": {"ownerReferences": [_owner(self.cluster.apply(owner))]}}
+            for one in others:
+                self.cluster.patch(one["kind"], one["metadata"]["name"], belonging)
+        except BaseException:  # all of it or nothing; an answer may be lost after its object was made
+            for one in (owner, *others):
+                with suppress(StokerError):
+                    self.cluster.delete(one["kind"], one["metadata"]["name"])
             raise
-        for one in others:
-            self.cluster.patch(one["kind"], one["metadata"]["name"], {"metadata": {"ownerReferences": [_owner(ours)]}})
         return ClusterRunning(self, place)
 
     def state(self, place: PlaceRef) -> JobState | None:
@@ -174,11 +174,8 @@ class Kubernetes:
         """Whether a job of this run is there that has ended. One that has not is refused."""
         kind, name = owner["kind"], owner["metadata"]["name"]
         there = self.cluster.get(kind, name)
-        if there and job_kind(kind.lower()).state(there).state not in (*ENDED, "stopping"):
-            raise UserError(
-                f"run '{name}' runs already in namespace {self.cluster.namespace} of {self.cluster.who}",
-                remedy=f"Watch it with: stoker status {name}, or stop it first with: stoker stop {name}",
-            )
+        if there and has_not_ended(job_kind(kind.lower()).state(there)):
+            raise runs_already(name, self.cluster)
         return there is not None
 
     def _check_namespace(self) -> None:
@@ -260,7 +257,6 @@ def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:
         image=on.image,
         volume=on.volume,
         namespace=facts.namespace if on.namespace is None else on.namespace,
-        name=SUFFIX.sub("", name),
         cores=_cores(wanted, facts.inventory),
     )
     objects = job_kind(on.job).manifest(task)
@@ -282,6 +278,26 @@ def reach(run: RunDir) -> tuple[Kubernetes, PlaceRef]:
     place = run.place_ref()
     assert place is not None, "a run that lives here has no cluster"
     return Kubernetes.at(place), place
+
+
+def check_ended(run: RunDir) -> None:
+    """That the job which carries it now, wherever that is, has ended: two would write to one run directory."""
+    if run.place_ref() is None:
+        return
+    backend, place = reach(run)
+    if has_not_ended(backend.state(place)):
+        raise runs_already(run.name, backend.cluster)
+
+
+def has_not_ended(state: JobState | None) -> bool:
+    return state is not None and state.state not in (*ENDED, "stopping")
+
+
+def runs_already(name: str, cluster: Cluster) -> UserError:
+    return UserError(
+        f"run '{name}' runs already in namespace {cluster.namespace} of {cluster.who}",
+        remedy=f"Watch it with: stoker status {name}, or stop it first with: stoker stop {name}",
+    )
 
 
 def place_of(submission: Submission, *, context: str | None = None) -> PlaceRef:

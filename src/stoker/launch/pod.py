@@ -30,18 +30,12 @@ class Task:
     image: str
     volume: str
     namespace: str
-    name: str
-    """What the user calls it: the run's name without its suffix."""
     cores: int | None = None
     """Of a node, where the spec does not say."""
 
     @property
     def labels(self) -> dict[str, str]:
-        return {
-            contract.LABEL_MANAGED_BY: contract.MANAGED_BY,
-            contract.LABEL_RUN: self.run,
-            contract.LABEL_NAME: self.name,
-        }
+        return {contract.LABEL_MANAGED_BY: contract.MANAGED_BY, contract.LABEL_RUN: self.run}
 
     @property
     def metadata(self) -> Object:

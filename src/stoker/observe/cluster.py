@@ -102,10 +102,10 @@ def events(run: RunDir, cluster: Cluster) -> list[Record]:
 
 def own_events(run: RunDir, cluster: Cluster, state: JobState | None) -> list[Record]:
     """Those that the run has written down itself. Raises StokerError where nobody can read them."""
-    if state and state.state == "waiting":
+    if state and state.state == "waiting" and not run.seen():
         return []  # nobody has run yet, so nothing is written
-    ended = state is None or state.state in ("done", "failed")
-    lines = _ask(run, _place(run), cluster, "events", "--json", patient=ended)
+    waits = state is None or state.state in ("done", "failed", "waiting")
+    lines = _ask(run, _place(run), cluster, "events", "--json", patient=waits)
     return [json.loads(line) for line in lines if line.strip()]
 
 
@@ -152,11 +152,11 @@ def _records(
     seen = run.seen()
     if seen and seen["view"]["state"] in FINAL and (state is None or state.state in ("done", "failed")):
         return _made(seen["view"]), ""
-    if state is not None and state.state == "waiting":
-        return _nothing(run), ""  # nobody has run yet, so nothing is written
+    if state is not None and state.state == "waiting":  # no pod is up: what is known of earlier ones is all
+        return _made(seen["view"]) if seen else _nothing(run), ""
     try:
         told = json.loads("".join(_ask(run, place, cluster, "status", "--json", patient=patient)))
-        records = _made(told)
+        records = _made(told | {key: _here(told[key], run, place) for key in ("reason", "remedy")})
     except (StokerError, ValueError, KeyError, TypeError) as e:
         why = e.problem if isinstance(e, StokerError) else f"another version of Stoker wrote them ({e})"
         return _made(seen["view"]) if seen else _nothing(run), why
@@ -209,6 +209,11 @@ def _both(place: PlaceRef, state: JobState | None, records: RunView) -> tuple[St
             return records.state, records.reason
         return ("done" if state.state == "done" else "failed"), state.reason
     return state.state, state.reason
+
+
+def _here(words: str, run: RunDir, place: PlaceRef) -> str:
+    """In a pod the run's folder has another name."""
+    return words.replace(f"{contract.MOUNT}/{contract.VOLUME_RUNS}/{place.run}", run.name)
 
 
 def _made(values: Record) -> RunView:

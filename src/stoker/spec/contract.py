@@ -57,6 +57,5 @@ VOLUME_MODELS: Final = "models"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "stoker"
 LABEL_RUN: Final = "stoker.dev/run"
-LABEL_NAME: Final = "stoker.dev/name"
 LABEL_READER: Final = "stoker.dev/reader"
 LONGEST_RUN: Final = 52  # characters of a run's name there: a Service's has 63, and begins with it

@@ -14,6 +14,7 @@ from stoker.supervise.follow import follow
 from stoker.supervise.members import Deposed, Members, Node, Patience, find_leader
 from stoker.supervise.muster import Alone, Muster, Together
 from stoker.supervise.signals import Signals
+from stoker.supervise.silence import give_up
 from stoker.supervise.supervisor import noted, supervise
 from stoker.supervise.workers import Job
 
@@ -65,6 +66,8 @@ def _lead(job: Job, place: Place, *, signals: Signals, patience: Patience) -> in
         ended = run.exit()
         if ended and ended.code != contract.EXIT_SAVED:
             return ended.code  # we come too late. Who wants it to go on from there removes exit.json
+        if end := give_up(run):
+            return end.code
         if place.most == 1:
             return _in_a_pod(_judge(run, Alone(job, note=noted(run)), signals))
         members = Members(run, place.me, place.port, patience=patience, note=noted(run))

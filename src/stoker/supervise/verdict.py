@@ -39,6 +39,16 @@ def failed(run: RunDir, spec: AnySpec, death: Death, *, code: int, times: int = 
     )
 
 
+def silenced(run: RunDir, *, times: int) -> Exit:
+    return Exit(
+        state="failed",
+        code=contract.EXIT_FAILED,
+        step=last_step(run),
+        reason=f"its supervisor was killed {times} times in a row with no new checkpoint between",
+        remedy="It may have run out of memory: give its pods more (on.memory), or lower batch.micro",
+    )
+
+
 def unusable(error: UserError, *, rank: int) -> Exit:
     return Exit(
         state="failed", code=contract.EXIT_USER, step=None, reason=error.problem, remedy=error.remedy, rank=rank

@@ -22,6 +22,7 @@ def manifest(task: Task) -> list[Object]:
         "completions": nodes.most,
         "parallelism": nodes.most,
         "backoffLimitPerIndex": TRIES,
+        "maxFailedIndexes": nodes.most - nodes.least,  # with fewer the others would wait in vain
         "podFailurePolicy": {"rules": _failures()},
         "ttlSecondsAfterFinished": KEPT,
         "template": template(task, node=index, subdomain=task.run),

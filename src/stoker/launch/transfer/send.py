@@ -26,6 +26,8 @@ class Item:
     """What the files are known by: a folder that is whole and has this key is not looked at again."""
     folders: tuple[str, ...] = ()
     """To be made in any case."""
+    gone: tuple[str, ...] = ()
+    """Files that must not be there any more."""
     base: str = ""
     """A name to be given below `into` where that is a folder already."""
     single: bool = False
@@ -154,6 +156,7 @@ def _offer(item: Item, sizes: Mapping[str, int]) -> Message:
         "base": item.base,
         "single": item.single,
         "folders": list(item.folders),
+        "gone": list(item.gone),
         "files": {name: [sizes[name], _is_program(source)] for name, source in item.files.items()},
     }
 

@@ -60,6 +60,7 @@ class Target:
         self.sizes: dict[str, int] = {check_name(name): size for name, (size, _) in offer["files"].items()}
         self._programs = {name for name, (_, program) in offer["files"].items() if program}
         self._folders = [check_name(name) for name in offer["folders"]]
+        self._gone = [check_name(name) for name in offer["gone"]]
         self._base = offer["base"] and check_name(offer["base"])
         self._root = root
         into = under(root, root / offer["into"])
@@ -138,6 +139,8 @@ class Target:
     def finish(self) -> None:
         for name in self._folders:
             under(self._root, self.folder / name).mkdir(parents=True, exist_ok=True)
+        for name in self._gone:
+            under(self._root, self.folder / name).unlink(missing_ok=True)
         if self.key is not None and not self.is_whole():
             self._write_manifest()
         shutil.rmtree(self.work, ignore_errors=True)
