@@ -146,6 +146,14 @@ def test_files_that_are_made_up_and_folders_that_are_empty(there: Any, tmp_path:
     assert (run / "ledger").is_dir()
 
 
+def test_a_file_that_must_be_gone_is(there: Any) -> None:
+    run = Path(there.root, "runs/demo")
+    run.mkdir(parents=True)
+    (run / "exit.json").write_text("{}")
+    upload([Item(files={"spec.yaml": b"a: 1"}, into="runs/demo", gone=("exit.json", "never.json"))], there)
+    assert [path.name for path in run.iterdir()] == ["spec.yaml"]
+
+
 @pytest.mark.parametrize(
     ("into", "arrives"),
     [("data", "data/a.txt"), ("data/", "data/a.txt"), ("data/b.txt", "data/b.txt"), ("new/", "new/a.txt")],
