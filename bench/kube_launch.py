@@ -1,6 +1,6 @@
 """From `stoker launch` to the first training step, against `kubectl apply` of the same objects by hand.
 
-python bench/kube_launch.py
+PYTHONPATH=. python bench/kube_launch.py
 
 Both start a run of their own on nodes that have the image; by hand, the run directory lies on the volume already.
 Needs the lab: make lab

@@ -1,7 +1,7 @@
 """What launch, status, ps, logs, events and stop cost for a run of many pods, on nodes that kwok plays.
 
-python bench/kube_scale.py          100 and 1,000 pods
-python bench/kube_scale.py --soak   5,000 too
+PYTHONPATH=. python bench/kube_scale.py          100 and 1,000 pods
+PYTHONPATH=. python bench/kube_scale.py --soak   5,000 too
 
 Needs the lab: make lab
 """
