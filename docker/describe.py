@@ -7,7 +7,7 @@ from importlib import metadata
 kind, version = platform.libc_ver()
 about = {
     "python": ".".join(platform.python_version_tuple()[:2]),
-    "libc": f"{kind} {version}",
+    "libc": f"{kind} {version}".strip(),  # musl does not say: it is found in the layers
     "packages": {one.metadata["Name"]: one.version for one in metadata.distributions() if one.metadata["Name"]},
 }
 print(json.dumps(about, indent=1, sort_keys=True))

@@ -54,6 +54,13 @@ def test_every_pod_runs_one_supervisor_in_the_container_that_all_know(job: str) 
 
 
 @pytest.mark.parametrize("job", KINDS)
+@pytest.mark.parametrize("scheme", ["http://", "https://"])
+def test_how_a_registry_is_spoken_to_is_no_part_of_a_pods_image(job: str, scheme: str) -> None:
+    submission = planned(job, f"on.image={scheme}10.0.0.1:5000/team/base:1")
+    assert {container(pod)["image"] for pod in pods(submission)} == {"10.0.0.1:5000/team/base:1"}
+
+
+@pytest.mark.parametrize("job", KINDS)
 @pytest.mark.parametrize(("word", "place"), [("on.registry=team/runs", "/app/train.py"), ("", "/home/me/train.py")])
 def test_a_script_lies_where_its_image_has_it_and_its_words_stay_words(job: str, word: str, place: str) -> None:
     command = container(pods(planned(job, *filter(None, [word]), script=True))[0])["command"]

@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace, spec: AnySpec, built: Built, progress: probed
     with tempfile.TemporaryDirectory(prefix="stoker-root-") as root:
         unpack(built, Path(root), progress=progress)
         environment = {"PATH": probed.STANDARD_PATH, **built.environment(), **environment}
-        return _show_and_run(entering(Path(root), built.code.workdir, command), environment)
+        return _show_and_run(*entering(Path(root), built.code.workdir, command, environment))
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace, AnySpec, Built, probed.Progress], int]] = {

@@ -11,6 +11,7 @@ from stoker.kube import Cluster, Forbidden, Object, connect
 from stoker.launch import pod, secrets
 from stoker.launch.backend import Facts, Submission
 from stoker.launch.fits import check_fits
+from stoker.launch.image.reference import without_scheme
 from stoker.launch.inventory import NOTHING_KNOWN, Inventory, grouped
 from stoker.launch.jobs import JobState, job_kind
 from stoker.launch.needs import Needs, needs
@@ -254,7 +255,7 @@ def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:
         run=name,
         spec=spec,
         needs=wanted,
-        image=on.image,
+        image=without_scheme(on.image),
         volume=on.volume,
         namespace=facts.namespace if on.namespace is None else on.namespace,
         cores=_cores(wanted, facts.inventory),

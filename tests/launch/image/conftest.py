@@ -2,11 +2,13 @@
 
 import gzip
 import hashlib
+import http.server
 import io
 import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import tarfile
 import threading
@@ -211,6 +213,75 @@ def wire(registry: Served) -> Iterator[Wire]:
     made = Wire(registry.port)
     yield made
     made.close()
+
+
+Answer = tuple[int, Mapping[str, str], bytes]
+"""Status, headers and body."""
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[..., str]]:
+    """(what a request of this method, path and headers gets) -> the host that answers so, with TLS if it is given."""
+    servers = []
+
+    def start(answer: Callable[[str, str, Mapping[str, str]], Answer], tls: ssl.SSLContext | None = None) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                status, headers, body = answer(self.command, self.path, dict(self.headers))
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                with suppress(OSError):
+                    self.wfile.write(body)
+
+            do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = answer
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"{HOST}:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def lying(registry: Served, answering: Callable[..., str]) -> Callable[[str, str], str]:
+    """(image, another) -> the image at a host that gives the other's last layer for its own."""
+
+    def start(name: str, other: str) -> str:
+        true, false = (_manifest(registry, one)["layers"][-1]["digest"] for one in (name, other))
+
+        def answer(method: str, path: str, headers: Mapping[str, str]) -> Answer:
+            if path.endswith(true):
+                there = f"http://{registry.name}/v2/{_repository(other)}/blobs/{false}"
+                # more than one reads who stops at the end of the tar
+                return 200, {}, requests.get(there, timeout=10).content + gzip.compress(bytes(3 << 20))
+            got = requests.request(method, f"http://{registry.name}{path}", headers=dict(headers), timeout=10)
+            return got.status_code, {"Content-Type": got.headers["Content-Type"]}, got.content
+
+        return name.replace(registry.name, answering(answer))
+
+    return start
+
+
+def _manifest(registry: Served, name: str) -> dict[str, Any]:
+    url = f"http://{registry.name}/v2/{_repository(name)}/manifests/1"
+    found: dict[str, Any] = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=10).json()
+    return found
+
+
+def _repository(name: str) -> str:
+    return name.partition("/")[2].rpartition(":")[0]
 
 
 Files = Mapping[str, str | bytes | tuple[str, str]]

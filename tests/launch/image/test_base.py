@@ -101,6 +101,39 @@ def test_what_was_learnt_of_a_layer_is_kept(base: str, registry) -> None:
     assert len(again) == 1  # the config
 
 
+def test_nothing_is_learnt_from_a_layer_that_is_another(image, parts, lying) -> None:
+    name = image(parts.os, parts.python, parts.packages())
+    other = image(parts.packages(torch="2.99.0"))
+    with pytest.raises(UserError, match=r"gave something else than bases/\w+@sha256:"):
+        look(lying(name, other))
+    assert look(name).torch == "2.11.0+cpu"
+
+
+def test_what_a_large_layer_says_of_itself_is_not_kept_unread(image, registry) -> None:
+    about = {"python": "3.12", "libc": "glibc 2.41", "packages": {"torch": "2.11.0"}}
+    name = image({"opt/stoker/base.json": json.dumps(about), "usr/bin/python3": b"", "big": os.urandom(2 << 20)})
+    look(name)
+    before = len(registry.requests())
+    assert look(name).torch == "2.11.0"
+    again = [path for method, path, _ in registry.requests()[before:] if method == "GET" and "/blobs/" in path]
+    assert len(again) == 2  # the config and the layer
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"python": "three"}', '{"python": "3.12", "packages": [1]}'])
+def test_a_description_that_says_nothing_is_refused(image, parts, text: str) -> None:
+    with pytest.raises(UserError, match=r"layer .* its /opt/stoker/base\.json does not say what it holds"):
+        look(image(parts.os, parts.python, {"opt/stoker/base.json": text}))
+
+
+def test_a_libc_that_is_not_told_is_found_in_the_layers(image, parts) -> None:
+    about = {"python": "3.12", "libc": " ", "packages": {"torch": "2.11.0", "odd": None, "older": "1-of-2"}}
+    alpine = {"lib/apk/db/installed": "P:musl\nV:1.2.5-r9\n"}
+    found = look(image(alpine, parts.python, {"opt/stoker/base.json": json.dumps(about)}))
+    assert (found.libc, found.packages) == ("musl 1.2", {"torch": "2.11.0"})
+    with pytest.raises(UserError, match="neither glibc nor musl"):
+        look(image(parts.python, {"opt/stoker/base.json": json.dumps(about)}))
+
+
 @pytest.mark.parametrize(
     ("layers", "message"),
     [

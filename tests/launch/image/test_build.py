@@ -14,6 +14,7 @@ import pytest
 import requests
 
 import stoker as installed
+from stoker.launch.image import wheels
 from stoker.launch.image.archive import write_archive
 from stoker.launch.image.build import build, ensure_image
 from stoker.launch.image.reference import parse
@@ -200,6 +201,19 @@ def test_a_package_that_nobody_has_for_that_base_is_named(script: ScriptSpec, im
     wheel(shelf, "pyyaml", YAML, tag="cp312-cp312-musllinux_1_2_x86_64")
     with (
         pytest.raises(UserError, match=r"no wheels of pyyaml.* for Python 3\.11 on glibc 2\.36"),
+        build(script, base=base),
+    ):
+        pass
+
+
+def test_a_pip_that_does_not_end_is_given_up(
+    script: ScriptSpec, image, parts, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = image(parts.os, parts.python, parts.packages(without=("pyyaml",)))
+    wheel(shelf, "pyyaml", YAML)
+    monkeypatch.setattr(wheels, "PATIENCE_S", 0.01)
+    with (
+        pytest.raises(UserError, match=r"pip has not fetched pyyaml.*Check"),
         build(script, base=base),
     ):
         pass

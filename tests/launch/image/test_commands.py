@@ -12,6 +12,7 @@ import requests
 
 from stoker.cli.main import main
 from stoker.launch.image.reference import parse
+from stoker.launch.image.tools import run_command
 
 
 @pytest.fixture
@@ -69,8 +70,12 @@ def test_push_gives_a_name_that_cannot_move_and_the_second_time_sends_nothing(
         (["build", "run.yaml", "--base", "{base}", "--platform", "linux/arm64"], "is for linux/amd64, and linux/arm64"),
         (["build", "run.yaml", "--base", "{base}", "--platform", "windows/amd64"], "is no platform of a container"),
         (["build", "run.yaml", "--base", "Bad Name"], "is no repository's name"),
+        (["build", "run.yaml", "--base", "{base}", "-o", "none/x.tar"], "none/x.tar cannot be written: No such file"),
+        (["build", "run.yaml", "--base", "{base}", "-o", "run.yaml/x.tar"], "cannot be written: Not a directory"),
         (["build", "--file", "Dockerfile"], "nobody said what it is called"),
         (["push", "--file", "Dockerfile", "--to", "x.example/a"], "there is no file Dockerfile"),
+        (["push", "--file", "train.py", "--to", "x.example/a:1"], "x.example/a:1 names a tag"),
+        (["push", "--file", "train.py", "--to", "http://x.example/a:1"], "Write http://x.example/a\n"),
         (["run", "--file", "Dockerfile"], "--file is for build and push"),
     ],
 )
@@ -79,6 +84,15 @@ def test_a_mistake_is_one_line(typed, base: str, words: list[str], message: str)
     assert said.startswith("stoker: ")
     assert said.count("\n") == 1
     assert message in said
+
+
+@pytest.mark.parametrize(("tool", "name", "told"), [
+    ("podman", "http://x.example/a", True), ("podman", "x.example/a", False), ("docker", "http://x.example/a", False),
+])  # fmt: skip
+def test_podman_is_told_of_a_registry_without_tls(tool: str, name: str, told: bool) -> None:
+    command = run_command(tool, parse(name), "linux/amd64", ["python3", "x.py"], {"A": "b"})
+    assert ("--tls-verify=false" in command) is told
+    assert command[-4:] == ["--entrypoint", "python3", "x.example/a:latest", "x.py"]
 
 
 @pytest.mark.skipif(shutil.which("buildah") is None or os.geteuid() != 0, reason="needs buildah, and root for it")

@@ -1,5 +1,6 @@
 import gzip
 import os
+import re
 import tarfile
 from pathlib import Path
 
@@ -78,6 +79,25 @@ def test_a_secrets_file_is_never_in_an_image(script: ScriptSpec) -> None:
     (folder / ".stokerignore").write_text("!.env\n!key*\n")
     spec = script.model_copy(update={"secrets": {"KEY": f"file:{folder / 'key [1].txt'}"}})
     assert not {name for name in names(spec) if "key" in name or name.endswith(".env")}
+
+
+@pytest.mark.parametrize("by_link", ["code", "secret"])
+def test_a_secrets_file_that_a_link_leads_to_is_never_in_an_image(
+    script: ScriptSpec, tmp_path: Path, by_link: str
+) -> None:
+    folder = Path(script.script).parent
+    (folder / "key.txt").write_text("hunter2")
+    (tmp_path / "link").symlink_to(folder)
+    code, secret = (tmp_path / "link", folder) if by_link == "code" else (folder, tmp_path / "link")
+    spec = ScriptSpec(script=str(code / "train.py"), secrets={"KEY": f"file:{secret / 'lib' / '..' / 'key.txt'}"})
+    assert names(spec) == {"app", "app/train.py", "app/lib", "app/lib/model.py"}
+
+
+@pytest.mark.parametrize("pattern", ["[z-a]", "[!]"])
+def test_a_pattern_that_is_none_is_named(script: ScriptSpec, pattern: str) -> None:
+    (Path(script.script).parent / ".dockerignore").write_text(f"{pattern}\n")
+    with pytest.raises(UserError, match=rf"'{re.escape(pattern)}' is no pattern: .*Mend that line of \.dockerignore"):
+        collect(script)
 
 
 def test_a_folder_of_data_is_refused_and_named(script: ScriptSpec) -> None:

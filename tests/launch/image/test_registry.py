@@ -124,6 +124,19 @@ def test_a_registry_that_is_not_there_or_has_no_tls_is_named_with_a_remedy(regis
         Registry(type(encrypted)(registry=encrypted.registry, repository="a")).ask("GET", "a/tags/list", tries=2)
 
 
+def test_a_registry_that_leads_round_in_circles_is_named(answering) -> None:
+    host = answering(lambda _, path, __: (307, {"Location": path}, b""))
+    with pytest.raises(UserError, match=f"registry {host} leads nowhere"):
+        Registry(parse(f"{host}/a")).manifest("a", "1")
+
+
+def test_a_blob_that_is_another_is_refused_at_its_end(answering) -> None:
+    there = Registry(parse(f"{answering(lambda *_: (200, {}, b'other'))}/a"))
+    with pytest.raises(UserError, match="gave something else than a@sha256:"):
+        list(there.parts("a", digest(b"content")))
+    assert b"".join(there.parts("a", digest(b"other"))) == b"other"
+
+
 @pytest.fixture(scope="module")
 def locked(serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Opens with a password."""

@@ -3,6 +3,7 @@
 import json
 import posixpath
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,14 +15,15 @@ from packaging.version import InvalidVersion, Version
 
 from stoker.launch.image import cache
 from stoker.launch.image.contents import Contents, read_contents
-from stoker.launch.image.pull import Image
+from stoker.launch.image.pull import Described, Image
 from stoker.launch.image.registry import Registry
 from stoker.spec.errors import UserError
 
 LEAST_PYTHON = (3, 11)
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-FORMAT = 1
+FORMAT = 2
 """Of the cache: what was learnt by other rules is not trusted."""
+SMALL = 1 << 20  # bytes of a layer that is read to its end though it has said all
 MOST_LINKS = 40
 OWN_BASES = "or build a base from Stoker's docker/ folder"
 
@@ -55,7 +57,7 @@ def probe(registry: Registry, image: Image, needs: Sequence[Requirement], *, pro
     total = sum(layer.size for layer in image.layers)
     done = 0
     for layer in reversed(image.layers):
-        view.add(_contents(registry, image, layer.digest, partial(_tell, progress, done, total)))
+        view.add(_contents(registry, image, layer, partial(_tell, progress, done, total)))
         done += layer.size
         found = view.base()
         if found and found.libc and (view.described or ("torch" in found.packages and all(map(found.has, needs)))):
@@ -90,12 +92,15 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def _contents(registry: Registry, image: Image, digest: str, progress: Callable[[int], None]) -> Contents:
-    file = cache.folder("layers") / f"{digest.removeprefix('sha256:')}.json"
+def _contents(registry: Registry, image: Image, layer: Described, progress: Callable[[int], None]) -> Contents:
+    file = cache.folder("layers") / f"{layer.digest.removeprefix('sha256:')}.json"
     if known := _known(file):
         return known
-    name = f"layer {digest[:19]} of {image.reference}"
-    found = read_contents(_counted(registry.parts(image.reference.repository, digest), progress), name)
+    parts = _counted(registry.parts(image.reference.repository, layer.digest), progress)
+    found = read_contents(parts, f"layer {layer.digest[:19]} of {image.reference}")
+    if found.description and layer.size > SMALL:
+        return found  # the rest is not read, so nobody knows whether it is the right layer: it is not kept
+    deque(parts, maxlen=0)
     cache.write(file, json.dumps({"format": FORMAT, **asdict(found)}).encode())
     return found
 
@@ -151,7 +156,9 @@ class _View:
         if python is None:
             return None
         packages: dict[str, str] = {
-            canonicalize_name(name): version for name, version in said.get("packages", {}).items()
+            canonicalize_name(name): known
+            for name, version in said.get("packages", {}).items()
+            if (known := _version_of(version))
         }
         for folder in reversed(folders):  # what comes first in the path wins
             packages |= self._in(folder)

@@ -16,10 +16,9 @@ from stoker.launch.image.code import WORKDIR, Code, collect
 from stoker.launch.image.layer import Entry, Layer, write_layer
 from stoker.launch.image.needs import check_torch, needs
 from stoker.launch.image.pull import Image, normal_platform, pull
-from stoker.launch.image.reference import Reference, parse
+from stoker.launch.image.reference import Reference, parse, parse_repository
 from stoker.launch.image.registry import DOCKER_MANIFEST, OCI_MANIFEST, Registry
 from stoker.launch.image.wheels import LIBRARY, package_layer
-from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec
 
 PLATFORM = "linux/amd64"
@@ -113,11 +112,7 @@ def build(
 
 def push(built: Built, repository: str, *, progress: Progress = lambda *_: None) -> ImageRef:
     """Blobs first, the manifest last: a tag never points to half an image."""
-    target = parse(repository)
-    if "@" in repository or target.tag != "latest" or repository.endswith(":latest"):
-        raise UserError(
-            f"{repository} names a tag, and the tag is made from the content", remedy=f"Write {target.name}"
-        )
+    target = parse_repository(repository)
     with closing(Registry(target)) as registry:
         there = registry.digest(target.repository, built.tag)
         if there:

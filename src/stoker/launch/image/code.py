@@ -93,8 +93,13 @@ def _elsewhere(spec: AnySpec, folder: Path) -> Iterator[str]:
         files += [*spec.data.paths, *filter(None, [spec.init.path, spec.objective.teacher])]
     for file in files:
         path = Path(file).expanduser().absolute()
-        if path.is_relative_to(folder) and path != folder:
-            yield literal(path.relative_to(folder).as_posix())
+        for place, home in ((path, folder), (_real(path), _real(folder))):  # a link may lead to either of them
+            if place.is_relative_to(home) and place != home:
+                yield literal(place.relative_to(home).as_posix())
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def _walk(folder: Path, below: str, ignored: Ignore) -> Iterator[tuple[Entry, int]]:

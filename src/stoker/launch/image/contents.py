@@ -1,12 +1,14 @@
 """What one layer tells of Python, its packages and libc: from the names that pass by, and three small files."""
 
 import importlib
+import itertools
 import json
 import posixpath
 import re
 import tarfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -22,6 +24,7 @@ GLIBC_VERSION = re.compile(rb"GNU C Library[^\n]*? version (\d+\.\d+)")
 MUSL = re.compile(r"lib/ld-musl-[\w-]+\.so\.1")
 APK = "lib/apk/db/installed"
 MUSL_VERSION = re.compile(rb"^P:musl\nV:(\d+\.\d+)", re.MULTILINE)
+PYTHON, LIBC = re.compile(r"3\.\d+"), re.compile(r"(?:glibc|musl) \d+\.\d+")
 LARGEST = 16 << 20  # bytes of a file that is looked into
 BLOCK = 1 << 20
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
@@ -51,16 +54,23 @@ def read_contents(parts: Iterator[bytes], name: str) -> Contents:
     """From a layer's bytes as a registry keeps them. `name` is what messages call it."""
     found = Contents()
     packages: dict[str, None] = {}
-    try:
-        with tarfile.open(fileobj=cast(Any, Unpacked(parts, name)), mode="r|", bufsize=BLOCK) as tar:
-            for member in tar:
-                _look(tar, member, found, packages)
-                if found.description:  # it speaks of all that is here and below
-                    break
-    except (tarfile.TarError, zlib.error, EOFError) as e:
-        raise UserError(f"{name} is no layer that can be read: {e}", remedy="Push that image again") from e
+    with members(Unpacked(parts, name)) as tar:
+        for member in tar:
+            _look(tar, member, found, packages)
+            if found.description:  # it speaks of all that is here and below
+                break
     found.packages = list(packages)
     return found
+
+
+@contextmanager
+def members(layer: "Unpacked") -> Iterator[tarfile.TarFile]:
+    """Its tar, to be gone through once; damage that shows on the way is the user's to know."""
+    try:
+        with tarfile.open(fileobj=cast(Any, layer), mode="r|", bufsize=BLOCK) as tar:
+            yield tar
+    except (tarfile.TarError, zlib.error, EOFError, ValueError) as e:
+        raise UserError(f"{layer.name} is no layer that can be read: {e}", remedy="Push that image again") from e
 
 
 def _look(tar: tarfile.TarFile, member: tarfile.TarInfo, found: Contents, packages: dict[str, None]) -> None:
@@ -85,7 +95,20 @@ def _look(tar: tarfile.TarFile, member: tarfile.TarInfo, found: Contents, packag
     elif MUSL.fullmatch(path):
         found.libc = found.libc or "musl 1.1"  # the oldest that wheels are made for
     elif path == DESCRIPTION:
-        found.description = json.loads(_content(tar, member))
+        found.description = _description(_content(tar, member))
+
+
+def _description(content: bytes) -> dict[str, Any]:
+    """Only what can be relied on: a libc that is not told is looked for in the layers."""
+    try:
+        said = json.loads(content)
+        python, libc = PYTHON.fullmatch(said["python"]), LIBC.fullmatch(str(said.get("libc")))
+        packages = {name: version for name, version in said.get("packages", {}).items() if isinstance(version, str)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        python = None
+    if python is None:
+        raise ValueError(f"its /{DESCRIPTION} does not say what it holds")
+    return {"python": python[0], "packages": packages} | ({"libc": libc[0]} if libc else {})
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -97,13 +120,15 @@ class Unpacked:
     """Bytes of a layer as a file of its tar: gzip, zstd or neither, told by how they begin."""
 
     def __init__(self, parts: Iterator[bytes], name: str) -> None:
+        """`name` is what messages call it. `parts` stays open: what is after the tar's end can still be read."""
+        self.name = name
         first = next(parts, b"")
         if first.startswith(b"\x1f\x8b"):
             self._parts = _gunzip(first, parts)
         elif first.startswith(b"\x28\xb5\x2f\xfd"):
             self._parts = _unzstd(first, parts, name)
         else:
-            self._parts = _chain(first, parts)
+            self._parts = itertools.chain([first], parts)
         self._rest = b""
 
     def read(self, size: int) -> bytes:
@@ -117,15 +142,10 @@ class Unpacked:
         return whole[:size]
 
 
-def _chain(first: bytes, parts: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from parts
-
-
 def _gunzip(first: bytes, parts: Iterator[bytes]) -> Iterator[bytes]:
     """All members: layers that can be read lazily are many small gzip files in a row."""
     unzip = zlib.decompressobj(31)
-    for part in _chain(first, parts):
+    for part in itertools.chain([first], parts):
         rest = part
         while rest:
             if unzip.eof:
@@ -142,5 +162,8 @@ def _unzstd(first: bytes, parts: Iterator[bytes], name: str) -> Iterator[bytes]:
             f"{name} is compressed with zstd, and there is nothing here to read it", remedy="Run: pip install zstandard"
         ) from None
     unzip = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
-    for part in _chain(first, parts):
-        yield unzip.decompress(part)
+    for part in itertools.chain([first], parts):
+        try:
+            yield unzip.decompress(part)
+        except zstandard.ZstdError as e:
+            raise tarfile.ReadError(str(e)) from e

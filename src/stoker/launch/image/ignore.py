@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from stoker.spec.errors import UserError
+
 FILES = (".dockerignore", ".stokerignore")
 ALWAYS = (
     "**/.git", "**/.hg", "**/.svn", "**/__pycache__", "**/*.pyc", "**/.venv", "**/.tox", "**/.nox", "**/node_modules",
@@ -53,7 +55,14 @@ def literal(path: str) -> str:
 def _rule(word: str) -> tuple[re.Pattern[str], bool] | None:
     takes_out = not word.startswith("!")
     pattern = word.removeprefix("!").strip().strip("/")
-    return (re.compile(_regex(pattern)), takes_out) if pattern not in ("", ".") else None
+    if pattern in ("", "."):
+        return None
+    try:
+        return re.compile(_regex(pattern)), takes_out
+    except re.error as e:
+        raise UserError(
+            f"'{word}' is no pattern: {e}", remedy=f"Mend that line of {' or '.join(FILES)}; [a-z] is a range"
+        ) from e
 
 
 def _regex(pattern: str) -> str:

@@ -54,7 +54,7 @@ class Reference:
 def parse(text: str) -> Reference:
     """`python:3.12`, `registry.example.com/team/app@sha256:…`; `http://` before it means a registry without TLS."""
     plain = text.startswith(PLAIN)
-    rest, at, digest = text.removeprefix(PLAIN).removeprefix("https://").partition("@")
+    rest, at, digest = without_scheme(text).partition("@")
     rest, tag = _tag(rest)
     registry, repository = _registry(rest)
     if at and not DIGEST.fullmatch(digest):
@@ -73,6 +73,22 @@ def parse(text: str) -> Reference:
         digest=digest or None,
         plain=plain or _is_here(registry),
     )
+
+
+def parse_repository(text: str) -> Reference:
+    """Where an image is pushed to: its tag is made from its content, and is nobody's to choose."""
+    found = parse(text)
+    if "@" in text or found.tag != "latest" or text.endswith(":latest"):
+        plain = PLAIN if text.startswith(PLAIN) else ""
+        raise UserError(
+            f"{text} names a tag, and the tag is made from the content", remedy=f"Write {plain}{found.name}"
+        )
+    return found
+
+
+def without_scheme(text: str) -> str:
+    """The name as a cluster takes it: how a registry is spoken to is for the nodes' own settings to say."""
+    return text.removeprefix(PLAIN).removeprefix("https://")
 
 
 def _tag(text: str) -> tuple[str, str | None]:

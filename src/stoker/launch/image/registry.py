@@ -107,11 +107,20 @@ class Registry:
         return answer.content
 
     def parts(self, repository: str, digest: str) -> Iterator[bytes]:
-        """A blob of any size, piece by piece, as far as it is read; a cut on the way is mended."""
-        at = failures = 0
+        """A blob of any size, piece by piece, as far as it is read; at its end it is checked."""
+        hashed = hashlib.sha256()
+        for part in self.parts_from(repository, digest, 0):
+            hashed.update(part)
+            yield part
+        if f"sha256:{hashed.hexdigest()}" != digest:
+            raise self._damaged(f"{repository}@{digest}")
+
+    def parts_from(self, repository: str, digest: str, start: int) -> Iterator[bytes]:
+        """A blob's bytes from `start` on, unchecked; a cut on the way is mended."""
+        at, failures = start, 0
         while True:
             try:
-                with self.stream(repository, digest, start=at) as pieces:
+                with self._stream(repository, digest, start=at) as pieces:
                     for piece in pieces:
                         at, failures = at + len(piece), 0
                         yield piece
@@ -123,13 +132,11 @@ class Registry:
                 pause(failures)
 
     @contextmanager
-    def stream(
-        self, repository: str, digest: str, *, start: int, length: int | None = None
-    ) -> Iterator[Iterator[bytes]]:
-        """A blob's bytes from `start` on. What breaks on the way is a `Cut`."""
+    def _stream(self, repository: str, digest: str, *, start: int) -> Iterator[Iterator[bytes]]:
+        """What breaks on the way is a `Cut`."""
         headers = {"Accept-Encoding": "identity"}
-        if start or length:
-            headers["Range"] = f"bytes={start}-{start + length - 1 if length else ''}"
+        if start:
+            headers["Range"] = f"bytes={start}-"
         answer = self.ask("GET", f"{repository}/blobs/{digest}", headers=headers, stream=True)
         assert answer is not None
         try:
@@ -157,7 +164,7 @@ class Registry:
 
         None for an answer in `none_on`. With `tries=1` a `Cut` is for the caller.
         """
-        url = path if "://" in path else f"{self._url}/v2/{path}"
+        url = self._encrypted(path) if "://" in path else f"{self._url}/v2/{path}"
         repository = _repository(url)
         scopes = [f"repository:{repository}:{'pull,push' if push else 'pull'}"]
         scopes += [f"repository:{also_from}:pull"] if also_from else []
@@ -172,6 +179,8 @@ class Registry:
                     raise self._unreachable(_reason(e)) from e
                 pause(number)
                 continue
+            except (httpx.TooManyRedirects, httpx.InvalidURL) as e:
+                raise UserError(f"registry {self.host} leads nowhere: {e}", remedy="Ask who runs it") from e
             if answer.status_code in PASSING and tries == 1:
                 raise Cut(f"it answered {answer.status_code}")
             if answer.status_code in PASSING and number < tries:
@@ -182,7 +191,7 @@ class Registry:
         raise AssertionError("unreachable")
 
     def _once(self, request: httpx.Request, scopes: list[str], *, stream: bool) -> httpx.Response:
-        key, ours = " ".join(scopes), _same_host(request.url, self._url)
+        key, ours = " ".join(scopes), _may_know_us(request.url, httpx.URL(self._url))
         if ours and key in self._tokens:
             request.headers["Authorization"] = self._tokens[key]
         answer = self._client.send(request, stream=stream)
@@ -198,6 +207,18 @@ class Registry:
         request.headers["Authorization"] = granted
         answer.close()
         return self._client.send(request, stream=stream)
+
+    def _encrypted(self, url: str) -> str:
+        """A registry behind a proxy that speaks TLS for it may believe that it is spoken to without."""
+        given, ours = httpx.URL(url), httpx.URL(self._url)
+        if given.scheme == "https" or ours.scheme == "http":
+            return url
+        if (given.host, given.port) == (ours.host, ours.port):
+            return str(given.copy_with(scheme="https"))
+        raise UserError(
+            f"registry {self.host} sends us on to {given.scheme}://{given.netloc.decode()}, without encryption",
+            remedy="Ask who runs it to set the address that it is reached at",
+        )
 
     def _authorization(self, challenge: str, scopes: list[str]) -> str | None:
         """What the registry's challenge asks for, or None when we have nothing to give."""
@@ -300,9 +321,9 @@ def _repository(url: str) -> str:
     return re.split(r"/(?:manifests|blobs)/", path)[0]
 
 
-def _same_host(url: httpx.URL, ours: str) -> bool:
-    other = httpx.URL(ours)
-    return (url.host, url.port) == (other.host, other.port)
+def _may_know_us(url: httpx.URL, ours: httpx.URL) -> bool:
+    """The registry itself, no less encrypted than it was asked for."""
+    return (url.host, url.port) == (ours.host, ours.port) and url.scheme in (ours.scheme, "https")
 
 
 def _is_hopeless(error: httpx.TransportError) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.launch.image.ignore import Ignore
 from stoker.launch.image.pull import normal_platform
-from stoker.launch.image.reference import Reference, parse
+from stoker.launch.image.reference import Reference, parse_repository
 from stoker.launch.image.registry import Registry
 from stoker.spec.errors import UserError
 
@@ -29,7 +29,8 @@ def run_command(
 ) -> list[str]:
     first, *rest = command
     said = [word for name, value in environment.items() for word in ("--env", f"{name}={value}")]
-    return [tool, "run", "--rm", "--platform", platform, *said, "--entrypoint", first, str(image), *rest]
+    plain = ["--tls-verify=false"] if tool == "podman" and image.plain else []  # docker's daemon has a list of its own
+    return [tool, "run", "--rm", *plain, "--platform", platform, *said, "--entrypoint", first, str(image), *rest]
 
 
 def build_file(file: Path, *, to: str, platform: str) -> Reference:
@@ -37,8 +38,7 @@ def build_file(file: Path, *, to: str, platform: str) -> Reference:
     if not file.is_file():
         raise UserError(f"there is no file {file}", remedy="Name the Dockerfile: --file PATH")
     platform = normal_platform(platform)
-    target = parse(to)
-    image = target.at(tag=_tag(file, platform))
+    image = parse_repository(to).at(tag=_tag(file, platform))
     tool = _builder()
     words = ["bud"] if tool == "buildah" else ["build"]
     _do([tool, *words, "--platform", platform, "--file", str(file), "--tag", str(image), str(file.absolute().parent)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -39,20 +40,27 @@ def of_bytes(content: bytes, digest: str) -> Blob:
 
 def of_registry(registry: Registry, repository: str, digest: str, size: int) -> Blob:
     """A blob of another registry, read a piece at a time: gigabytes pass through, none are kept."""
+    return Blob(digest=digest, size=size, read=_Download(registry, repository, digest).read)
 
-    def read(start: int, length: int) -> bytes:
-        for number in range(1, TRIES + 1):
-            try:
-                return _piece(registry, repository, digest, start, length)
-            except Cut as e:
-                if number == TRIES:
-                    raise UserError(
-                        f"registry {registry.host} broke off while {repository} was read: {e}", remedy="Try again later"
-                    ) from e
-                pause(number)
-        raise AssertionError("unreachable")
 
-    return Blob(digest=digest, size=size, read=read)
+class _Download:
+    """Read in order it is one request; a place that is not the next one costs another."""
+
+    def __init__(self, registry: Registry, repository: str, digest: str) -> None:
+        self._open = partial(registry.parts_from, repository, digest)
+        self._at = 0
+        self._parts = self._open(0)
+        self._rest = b""
+
+    def read(self, start: int, length: int) -> bytes:
+        if start != self._at:
+            self._parts, self._at, self._rest = self._open(start), start, b""
+        found = bytearray(self._rest)
+        while len(found) < length and (part := next(self._parts, None)) is not None:
+            found += part
+        self._rest = bytes(found[length:])
+        self._at += min(length, len(found))
+        return bytes(found[:length])
 
 
 def send(
@@ -92,7 +100,14 @@ class _Upload:
 
     def run(self, place: str) -> None:
         while self._there < self._blob.size:
-            piece = self._blob.read(self._there, PIECE)
+            length = min(PIECE, self._blob.size - self._there)
+            piece = self._blob.read(self._there, length)
+            if len(piece) < length:
+                raise UserError(
+                    f"layer {self._blob.digest[:19]} ends after {self._there + len(piece)} bytes, and its image says "
+                    f"{self._blob.size}",
+                    remedy="Push that image again",
+                )
             try:
                 place = self._patch(place, piece)
             except Cut as e:
@@ -136,15 +151,11 @@ class _Upload:
             self._most, self._failures = there, 0
 
 
-def _piece(registry: Registry, repository: str, digest: str, start: int, length: int) -> bytes:
-    found = bytearray()
-    with registry.stream(repository, digest, start=start, length=length) as parts:
-        for part in parts:
-            found += part
-            if len(found) >= length:  # a registry that knows no ranges would go on
-                break
-    return bytes(found[:length])
-
-
 def _location(answer: httpx.Response) -> str:
-    return urljoin(str(answer.request.url), answer.headers["location"])
+    try:
+        place = httpx.URL(urljoin(str(answer.request.url), answer.headers["location"]))
+    except (KeyError, ValueError, httpx.InvalidURL):
+        raise UserError(
+            f"registry {answer.request.url.host} does not say where a layer is to be sent", remedy="Ask who runs it"
+        ) from None
+    return str(place)

@@ -143,7 +143,13 @@ def _pip(words: list[str], base: Base, platform: str, to: Path) -> subprocess.Co
     for tag in platform_tags(base.libc, _machine(platform)):
         options += ["--platform", tag]
     command = [*_installer(), *options, *words]
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S)
+    try:
+        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"pip has not fetched {', '.join(words)} in {PATIENCE_S / 60:.0f} minutes",
+            remedy="Check that it can reach its index, or install them in the base image",
+        ) from None
 
 
 def _installer() -> list[str]:
