@@ -3,13 +3,14 @@
 import socket
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
-from stoker.kube import Unreachable, connect
+from stoker.kube import Forbidden, Unreachable, connect
 from stoker.kube.connect import contexts
 from stoker.kube.kinds import KINDS
-from stoker.kube.refusals import forbidden, role_for
+from stoker.kube.refusals import Refused, forbidden, refusal, role_for
 from stoker.spec.errors import UserError
 
 
@@ -103,3 +104,48 @@ def test_a_right_that_is_of_no_namespace_needs_a_cluster_role() -> None:
     role = role_for(rights, namespace="team")
     assert role["kind"] == "ClusterRole"
     assert role["rules"][1] == {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
+
+
+def answer(message: str, *, verb: str = "patch", code: int = 403) -> Refused:
+    said = httpx.Response(code, json={"kind": "Status", "message": message})
+    return refusal(said, verb=verb, kind=KINDS["Pod"], name="x", namespace="team", who="context lab")
+
+
+def test_a_missing_right_is_told_by_the_servers_own_words() -> None:
+    said = 'pods "x" is forbidden: User "ann" cannot create resource "pods" in API group "" in the namespace "team"'
+    assert isinstance(answer(said), Forbidden)
+    assert answer(said).problem == "you may not create pods in namespace team of context lab"
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        (
+            'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true (pod must not ...)',
+            "on.pod: {spec: {securityContext",
+        ),
+        (
+            'pods "x" is forbidden: error looking up service account t/a: serviceaccount "a" not found',
+            "service_account",
+        ),
+        ('pods "x" is forbidden: no PriorityClass with name high was found', "on.priority"),
+        (
+            'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=9, limited: pods=9',
+            "describe quota",
+        ),
+        ('pods "x" is forbidden: failed quota: q: must specify limits.cpu', "describe quota"),
+        ('pods "x" is forbidden: maximum cpu usage per Container is 1, but limit is 2', "describe limits"),
+        ('admission webhook "validate.kyverno.svc-fail" denied the request: no latest tag', "Follow its rule"),
+        ('pods "x" is forbidden: something else', "Ask who runs the cluster"),
+    ],
+)
+def test_a_rule_of_the_cluster_is_no_missing_right(message: str, remedy: str) -> None:
+    error = answer(message)
+    assert not isinstance(error, Forbidden)
+    assert message in error.problem
+    assert remedy in error.remedy
+    assert "Role" not in error.remedy
+
+
+def test_what_may_not_be_looked_at_is_forbidden_whatever_the_words() -> None:
+    assert isinstance(answer("no", verb="list"), Forbidden)
