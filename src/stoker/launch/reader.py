@@ -7,6 +7,7 @@ from typing import Any
 
 from stoker.kube import Cluster, Object
 from stoker.launch.needs import needs
+from stoker.launch.pod import SECURITY, merged, one_named
 from stoker.launch.transfer.frames import Cut
 from stoker.rundir import PlaceRef
 from stoker.spec import contract
@@ -25,7 +26,9 @@ START_PROBLEMS = {"CreateContainerConfigError", "CreateContainerError", "RunCont
 def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
     """Pure. Needs next to nothing of a node, and tolerates what the run does."""
     on, wanted = run.on, needs(run, ref.run)
-    context = (on.pod.get("spec") or {}).get("securityContext")
+    patch = on.pod.get("spec") or {}
+    context = patch.get("securityContext")
+    security = one_named(patch.get("containers"), contract.CONTAINER).get("securityContext") or {}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": DEADLINES[kind],
@@ -40,6 +43,7 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
                 "command": list(WAIT),
                 "env": [{"name": key, "value": value} for key, value in run.env.items()],
                 "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+                "securityContext": merged(SECURITY, security),
                 "volumeMounts": [{"name": "stoker", "mountPath": contract.MOUNT}],
             }
         ],

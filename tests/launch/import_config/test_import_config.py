@@ -1,7 +1,7 @@
 """Manifests that users have become run files, and no field of them is lost in silence."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,30 @@ def test_a_template_is_refused_by_the_names_that_have_no_value() -> None:
         read("pytorchjob", "fsdp.yaml-template", {k: v for k, v in S3.items() if k != "GPU_PER_NODE"})
     with pytest.raises(UserError, match=r"has no \$NUM_NODE\. "):
         read("pytorchjob", "fsdp.yaml-template", S3 | {"NUM_NODE": "2"})
+
+
+def changed(change: Callable[[dict[str, Any]], None]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the manifest of master and worker becomes when its master is another."""
+    document = yaml.safe_load((HERE / "pytorch-job-cpu.yaml").read_text())
+    change(document["spec"])
+    values, outcomes = read_manifest(yaml.safe_dump(document), "job.yaml", "pytorchjob", {})
+    return values, dict(outcomes)
+
+
+def master(spec: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    return found
+
+
+def test_a_volume_that_is_mounted_twice_stays_so() -> None:
+    mounts = [{"name": "team", "mountPath": f"/{one}", "subPath": one} for one in ("data", "models")]
+
+    def change(spec: dict[str, Any]) -> None:
+        master(spec)["volumes"] = [{"name": "team", "persistentVolumeClaim": {"claimName": "shared"}}]
+        master(spec)["containers"][0]["volumeMounts"] = mounts
+
+    values, _ = changed(change)
+    assert values["on"]["pod"]["spec"]["containers"][0]["volumeMounts"] == mounts
 
 
 JOB = "kind: PyTorchJob\napiVersion: kubeflow.org/v1\n"

@@ -160,11 +160,11 @@ def _amount(name: str, value: Any) -> Any:
 
 
 def _volumes(spec: Field, container: Field, on: Values, ours: Values, patch: Values) -> None:
-    mounts = {str(one["name"].value): one for one in container["volumeMounts"]}
+    mounts = list(container["volumeMounts"])
+    shared = {str(one["name"].value): one for one in mounts if one["mountPath"].value == SHM}
     kept = []
     for volume in spec["volumes"]:
-        mount = mounts.get(str(volume["name"].value))
-        if mount and mount["mountPath"].value == SHM:
+        if mount := shared.get(str(volume["name"].value)):
             if size := volume["emptyDir"]["sizeLimit"]:
                 on["shm"] = _amount("memory", size.value)
             volume.used("on.shm" if "shm" in on else "every pod is given a /dev/shm: on.shm says how large")
@@ -173,9 +173,7 @@ def _volumes(spec: Field, container: Field, on: Values, ours: Values, patch: Val
         if (claim := volume["persistentVolumeClaim"]["claimName"]) and "volume" not in on:
             on["volume"] = claim.used("on.volume, which holds the run; and on.pod.spec.volumes")
         kept.append(volume.used("on.pod.spec.volumes"))
-    shown = [
-        one.used("on.pod.spec.containers.volumeMounts") for one in mounts.values() if one["mountPath"].value != SHM
-    ]
+    shown = [one.used("on.pod.spec.containers.volumeMounts") for one in mounts if one["mountPath"].value != SHM]
     patch |= {"volumes": kept} if kept else {}
     ours |= {"volumeMounts": shown} if shown else {}
 
