@@ -1,13 +1,16 @@
 """No cluster is needed to learn that there is none."""
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import yaml
 
-from stoker.kube import Forbidden, Unreachable, connect
+from stoker.kube import Forbidden, LoggedOut, Unreachable, connect
 from stoker.kube.connect import contexts
 from stoker.kube.kinds import KINDS
 from stoker.kube.refusals import Refused, forbidden, refusal, role_for
@@ -53,7 +56,19 @@ def test_a_wrong_context_names_the_nearest(tmp_path: Path, monkeypatch: pytest.M
 def test_a_damaged_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(file))
-    for text in ("contexts: [", "- 1", "contexts: [1]"):
+    named = "{name: a, context: %s}"
+    for text in (
+        "contexts: [",
+        "- 1",
+        "contexts: [1]",
+        "contexts: [name]",
+        "contexts: {name: a}",
+        "contexts: [{name: 5}]",
+        f"contexts: [{named % 'text'}]",
+        f"contexts: [{named % '{namespace: [a]}'}]",
+        "current-context: 5",
+        "&a [*a]",
+    ):
         file.write_text(text)
         with pytest.raises(UserError, match=f"{file} is no kubeconfig"):
             connect()
@@ -88,6 +103,44 @@ def test_a_login_command_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setenv("KUBECONFIG", str(file))
         with pytest.raises(UserError, match=f"no credentials for context lab: .*{said}"):
             connect()
+
+
+@pytest.mark.parametrize(
+    ("server", "user", "said"),
+    [
+        ("http://[::1", {"token": "t"}, "no credentials for context lab: Invalid"),
+        ("https://127.0.0.1:1", {"exec": {"command": "true"}}, "an entry lacks 'apiVersion'"),
+        ("https://127.0.0.1:1", {"exec": "true"}, "no credentials for context lab: "),
+        (5, {"token": "t"}, "no credentials for context lab: "),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Any, user: dict[str, object], said: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "config", server=server, user=user)))
+    with pytest.raises(LoggedOut, match=said) as caught:
+        connect()
+    assert "kubectl --context lab auth whoami" in caught.value.remedy
+
+
+@pytest.mark.parametrize("said", [b"<html>Please log in</html>", b"[]", b'{"hello": 1}'])
+def test_a_server_that_is_no_api_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        file = kubeconfig(tmp_path / "c", server=f"http://127.0.0.1:{server.server_port}", user={"token": 5})
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        with pytest.raises(Unreachable, match="answers, but not as a Kubernetes API server"):
+            connect()
+        server.shutdown()
 
 
 def test_what_is_forbidden_comes_with_the_role_that_would_allow_it() -> None:

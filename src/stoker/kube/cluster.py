@@ -30,7 +30,10 @@ class Cluster:
         self._kinds = dict(KINDS)
         self.context = context
         self.namespace = namespace
-        self.version: str = self._get("/version", VERSION)["gitVersion"]
+        version = self._get("/version", VERSION).get("gitVersion")
+        if not isinstance(version, str):
+            raise self._stranger()
+        self.version = version
 
     @property
     def who(self) -> str:
@@ -296,8 +299,19 @@ class Cluster:
         response = self._session.request(
             "GET", path, params=params, verb=verb, kind=kind, name=name, namespace=namespace
         )
-        found: Object = response.json()
+        try:
+            found: Object = response.json()
+        except ValueError as e:
+            raise self._stranger() from e
+        if not isinstance(found, dict):
+            raise self._stranger()
         return found
+
+    def _stranger(self) -> Unreachable:
+        return Unreachable(
+            f"{self.server} of {self.who} answers, but not as a Kubernetes API server",
+            remedy="Check the server's address in the kubeconfig: a login page or a proxy may stand there",
+        )
 
     def _pages(
         self,

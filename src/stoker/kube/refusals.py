@@ -44,6 +44,10 @@ class Unreachable(UserError):
     """No cluster is known, or nobody answers."""
 
 
+class LoggedOut(UserError):
+    """The kubeconfig, or the login command that it names, gives no credentials."""
+
+
 class Lost(UserError):
     """A stream broke off before its end."""
 
