@@ -100,6 +100,12 @@ def test_secrets_are_never_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     assert container(pods(submission)[0])["envFrom"] == [{"secretRef": {"name": "demo-abcd-env"}}]
 
 
+def test_manifests_go_into_a_folder_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write to .*/file: File exists\. Name a folder"):
+        manifest.write(planned("job").objects, tmp_path / "file")
+
+
 def test_the_pod_patch_reaches_everything() -> None:
     patch = "on.pod={spec: {hostIPC: true, containers: [{name: pytorch, tty: true}, {name: side, image: b}]}}"
     spec = pods(planned("job", patch))[0]["spec"]
