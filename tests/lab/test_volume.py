@@ -11,7 +11,8 @@ import sys
 import tarfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,7 @@ def test_cp_says_what_is_wrong_in_one_line(there: There) -> None:
 
 
 @pytest.fixture
-def bucket(there: There, lab: Any) -> Iterator[Any]:
+def bucket(there: There, lab: Any, forwarded: Callable[..., AbstractContextManager[int]]) -> Iterator[Any]:
     """A client of an S3 that runs in the cluster and has a bucket; the run's pods know the way to it."""
     serve = "from moto.server import main; main(['-H', '0.0.0.0', '-p', '5000'])"
     start(lab, there.kubectl, "s3", serve, until="Running")
@@ -236,7 +237,7 @@ def bucket(there: There, lab: Any) -> Iterator[Any]:
     spec = there.run.any_spec()
     there.run.write_spec(spec.model_copy(update={"env": spec.env | {"AWS_ENDPOINT_URL": f"http://{address}:5000"}}))
     keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
-    with there.cluster.port_forward("s3", 5000) as port:
+    with forwarded(there.kubectl, "s3", 5000) as port:
         client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
         deadline = time.monotonic() + 120
         while True:

@@ -1,4 +1,4 @@
-"""The one Kubernetes client: apply, get, list, watch, logs, exec, port-forward, delete. Knows nothing of training.
+"""The one Kubernetes client: apply, get, list, watch, logs, exec, delete. Knows nothing of training.
 
 Heavy to import (an HTTP client): verbs that may do without a cluster load what uses it by name.
 """

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Literal
 
 import httpx
@@ -198,11 +197,6 @@ class Cluster:
         return streams.exec(
             self._session, url, pod, command, container=container, stdin=stdin, stdout=stdout, stderr=stderr, tty=tty
         )
-
-    def port_forward(self, pod: str, port: int, *, namespace: str | None = None) -> AbstractContextManager[int]:
-        """A port of 127.0.0.1 that leads to the pod's."""
-        url = f"{KINDS['Pod'].path(namespace or self.namespace)}/{pod}/portforward"
-        return streams.port_forward(self._session, url, pod, port)
 
     def delete(
         self,
