@@ -67,6 +67,20 @@ def test_a_dry_run_prints_objects_that_kubectl_can_read(out_of_reach: Path, caps
     assert out_of_reach.is_file()
 
 
+@pytest.mark.parametrize("login", [{"token": "t"}, {"exec": {"apiVersion": "v1", "command": "no-such-login"}}])
+def test_a_dry_run_without_a_cluster_takes_the_namespace_from_the_kubeconfig(
+    out_of_reach: Path, capsys: pytest.CaptureFixture[str], login: dict[str, object]
+) -> None:
+    values = yaml.safe_load(out_of_reach.read_text())
+    values["contexts"][0]["context"]["namespace"] = "team"
+    values["users"][0]["user"] = login
+    out_of_reach.write_text(yaml.safe_dump(values))
+    assert main(["launch", "data=x", "until.steps=1", *ON, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(said.out)} == {"team"}
+    assert "not checked: " in said.err
+
+
 def test_a_dry_run_writes_files_and_makes_no_run(
     out_of_reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

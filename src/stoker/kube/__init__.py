@@ -4,7 +4,7 @@ Heavy to import (an HTTP client): verbs that may do without a cluster load what 
 """
 
 from stoker.kube.cluster import Cluster, Object
-from stoker.kube.connect import connect
+from stoker.kube.connect import connect, namespace_of
 from stoker.kube.refusals import Forbidden, LoggedOut, Lost, Refused, Unreachable
 
-__all__ = ["Cluster", "Forbidden", "LoggedOut", "Lost", "Object", "Refused", "Unreachable", "connect"]
+__all__ = ["Cluster", "Forbidden", "LoggedOut", "Lost", "Object", "Refused", "Unreachable", "connect", "namespace_of"]

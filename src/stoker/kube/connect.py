@@ -81,6 +81,15 @@ def _choose(known: Contexts, wanted: str | None) -> str | None:
     return name
 
 
+def namespace_of(context: str | None) -> str:
+    """The one that `connect` would mean, without asking any cluster."""
+    known = contexts()
+    name = context or known.current
+    if name is None and not known.namespaces and IN_POD.is_dir():
+        return _namespace(known, None)
+    return known.namespaces.get(name or "") or "default"
+
+
 def _files(known: Contexts) -> str:
     return ", ".join(map(str, known.files))
 
