@@ -16,6 +16,9 @@ import yaml
 from lab.kubectl import Kubectl
 from stoker.cli.main import main
 from stoker.kube import Cluster, Forbidden, Refused, connect
+from stoker.launch.reader import READER, reader_pod
+from stoker.rundir import PlaceRef
+from stoker.spec.run import ScriptSpec
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.yaml"))
 
@@ -123,6 +126,30 @@ def test_a_missing_right_is_named_with_the_role_that_gives_it(
     namespace.kubectl("create", "rolebinding", "x", "--role=stoker", f"--serviceaccount={namespace.name}:nobody")
     assert nobody.allowed("list", "Pod")
     assert list(nobody.list("Pod")) == []
+
+
+def test_a_reader_meets_the_strictest_rules_where_the_training_pods_do(lab, cluster: Cluster, namespace) -> None:
+    namespace.kubectl("label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce=restricted")
+    strict = {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}
+    patch = {"spec": {"containers": [{"name": "pytorch", "securityContext": strict}]}}
+    ref = PlaceRef(
+        kind="kubernetes",
+        context=None,
+        namespace=namespace.name,
+        job="job",
+        run="demo",
+        volume=namespace.volume,
+        image=lab.base,
+    )
+
+    def reader(pod: dict[str, object]) -> dict[str, object]:
+        values = {"name": "demo", "script": "train.py", "on": {"kind": "kubernetes", "pod": pod}}
+        return reader_pod(ref, ScriptSpec.model_validate(values), name="demo-reader", kind=READER)
+
+    cluster.apply(reader(patch), dry_run=True)
+    with pytest.raises(Refused, match=r"violates PodSecurity .*runAsNonRoot.* with on\.pod") as refused:
+        cluster.apply(reader({}), dry_run=True)
+    assert not isinstance(refused.value, Forbidden)
 
 
 def test_check_kube_finds_all_there_is(lab, namespace, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
