@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stoker.api.run import open_run
 from stoker.cli.main import main
 from stoker.rundir import PlaceRef, RunDir
+from stoker.spec.errors import UserError
 from stoker.spec.load import load
 
 ON = ("on.kind=kubernetes", "on.image=example/image:1", "on.volume=training", "on.nodes=2", "on.workers=2")
@@ -63,6 +65,20 @@ def test_a_dry_run_prints_objects_that_kubectl_can_read(out_of_reach: Path, caps
     assert "2 nodes × 2 workers" in said.err
     assert "not checked: the API server" in said.err
     assert out_of_reach.is_file()
+
+
+@pytest.mark.parametrize("login", [{"token": "t"}, {"exec": {"apiVersion": "v1", "command": "no-such-login"}}])
+def test_a_dry_run_without_a_cluster_takes_the_namespace_from_the_kubeconfig(
+    out_of_reach: Path, capsys: pytest.CaptureFixture[str], login: dict[str, object]
+) -> None:
+    values = yaml.safe_load(out_of_reach.read_text())
+    values["contexts"][0]["context"]["namespace"] = "team"
+    values["users"][0]["user"] = login
+    out_of_reach.write_text(yaml.safe_dump(values))
+    assert main(["launch", "data=x", "until.steps=1", *ON, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(said.out)} == {"team"}
+    assert "not checked: " in said.err
 
 
 def test_a_dry_run_writes_files_and_makes_no_run(
@@ -134,6 +150,20 @@ def test_a_run_that_was_seen_to_end_stays_ended(run: RunDir, capsys: pytest.Capt
 def test_other_verbs_say_that_nobody_answers(verb: str, run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, run.name]) == 2
     assert "of context lab does not answer" in capsys.readouterr().err
+
+
+def test_top_says_where_to_look(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", run.name]) == 2
+    assert f"lives in a cluster, and top looks at this machine alone. See its pods with: stoker status {run.name}" in (
+        capsys.readouterr().err
+    )
+
+
+def test_python_does_not_take_a_run_in_a_cluster_for_one_here(run: RunDir) -> None:
+    there = open_run(run.path)
+    for ask in (there.events, there.metrics, lambda: list(there.logs())):
+        with pytest.raises(UserError, match="of context lab does not answer"):
+            ask()
 
 
 def test_check_kube_says_what_is_wrong(out_of_reach: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,16 @@ def test_a_manifest_becomes_a_run_file(stoker) -> None:
     assert again.stderr.startswith("stoker: run.yaml is there already")
 
 
+def test_both_the_file_and_what_became_of_each_field_can_be_had(stoker) -> None:
+    done = stoker("import-config", "elasticjob", str(MANIFESTS / "elasticjob.yaml"), "-o", "run.yaml", "--json")
+    assert json.loads(done.stdout)["run"]["name"] == load(stoker.folder / "run.yaml", []).spec.name == "gpt2"
+
+
+def test_a_place_that_cannot_be_written_is_one_line(stoker) -> None:
+    done = stoker("import-config", "elasticjob", str(MANIFESTS / "elasticjob.yaml"), "-o", "none/run.yaml", code=2)
+    assert done.stderr.startswith("stoker: none/run.yaml cannot be written: No such file")
+
+
 def test_a_template_takes_its_values_from_the_command_line(stoker) -> None:
     file = str(MANIFESTS / "fsdp.yaml-template")
     values = ["NUM_NODES=4", "GPU_PER_NODE=8", "EFA_PER_NODE=32", "INSTANCE_TYPE=p5.48xlarge", "IMAGE_URI=team/fsdp:1"]

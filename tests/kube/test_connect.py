@@ -1,15 +1,19 @@
 """No cluster is needed to learn that there is none."""
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import yaml
 
-from stoker.kube import Unreachable, connect
+from stoker.kube import Forbidden, LoggedOut, Unreachable, connect
 from stoker.kube.connect import contexts
 from stoker.kube.kinds import KINDS
-from stoker.kube.refusals import forbidden, role_for
+from stoker.kube.refusals import Refused, forbidden, refusal, role_for
 from stoker.spec.errors import UserError
 
 
@@ -52,7 +56,19 @@ def test_a_wrong_context_names_the_nearest(tmp_path: Path, monkeypatch: pytest.M
 def test_a_damaged_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(file))
-    for text in ("contexts: [", "- 1", "contexts: [1]"):
+    named = "{name: a, context: %s}"
+    for text in (
+        "contexts: [",
+        "- 1",
+        "contexts: [1]",
+        "contexts: [name]",
+        "contexts: {name: a}",
+        "contexts: [{name: 5}]",
+        f"contexts: [{named % 'text'}]",
+        f"contexts: [{named % '{namespace: [a]}'}]",
+        "current-context: 5",
+        "&a [*a]",
+    ):
         file.write_text(text)
         with pytest.raises(UserError, match=f"{file} is no kubeconfig"):
             connect()
@@ -89,6 +105,44 @@ def test_a_login_command_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.
             connect()
 
 
+@pytest.mark.parametrize(
+    ("server", "user", "said"),
+    [
+        ("http://[::1", {"token": "t"}, "no credentials for context lab: Invalid"),
+        ("https://127.0.0.1:1", {"exec": {"command": "true"}}, "an entry lacks 'apiVersion'"),
+        ("https://127.0.0.1:1", {"exec": "true"}, "no credentials for context lab: "),
+        (5, {"token": "t"}, "no credentials for context lab: "),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Any, user: dict[str, object], said: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "config", server=server, user=user)))
+    with pytest.raises(LoggedOut, match=said) as caught:
+        connect()
+    assert "kubectl --context lab auth whoami" in caught.value.remedy
+
+
+@pytest.mark.parametrize("said", [b"<html>Please log in</html>", b"[]", b'{"hello": 1}'])
+def test_a_server_that_is_no_api_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        file = kubeconfig(tmp_path / "c", server=f"http://127.0.0.1:{server.server_port}", user={"token": 5})
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        with pytest.raises(Unreachable, match="answers, but not as a Kubernetes API server"):
+            connect()
+        server.shutdown()
+
+
 def test_what_is_forbidden_comes_with_the_role_that_would_allow_it() -> None:
     error = forbidden(verb="create", kind=KINDS["Job"], namespace="team", who="context lab")
     assert error.problem == "you may not create jobs in namespace team of context lab"
@@ -103,3 +157,48 @@ def test_a_right_that_is_of_no_namespace_needs_a_cluster_role() -> None:
     role = role_for(rights, namespace="team")
     assert role["kind"] == "ClusterRole"
     assert role["rules"][1] == {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
+
+
+def answer(message: str, *, verb: str = "patch", code: int = 403) -> Refused:
+    said = httpx.Response(code, json={"kind": "Status", "message": message})
+    return refusal(said, verb=verb, kind=KINDS["Pod"], name="x", namespace="team", who="context lab")
+
+
+def test_a_missing_right_is_told_by_the_servers_own_words() -> None:
+    said = 'pods "x" is forbidden: User "ann" cannot create resource "pods" in API group "" in the namespace "team"'
+    assert isinstance(answer(said), Forbidden)
+    assert answer(said).problem == "you may not create pods in namespace team of context lab"
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        (
+            'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true (pod must not ...)',
+            "on.pod: {spec: {securityContext",
+        ),
+        (
+            'pods "x" is forbidden: error looking up service account t/a: serviceaccount "a" not found',
+            "service_account",
+        ),
+        ('pods "x" is forbidden: no PriorityClass with name high was found', "on.priority"),
+        (
+            'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=9, limited: pods=9',
+            "describe quota",
+        ),
+        ('pods "x" is forbidden: failed quota: q: must specify limits.cpu', "describe quota"),
+        ('pods "x" is forbidden: maximum cpu usage per Container is 1, but limit is 2', "describe limits"),
+        ('admission webhook "validate.kyverno.svc-fail" denied the request: no latest tag', "Follow its rule"),
+        ('pods "x" is forbidden: something else', "Ask who runs the cluster"),
+    ],
+)
+def test_a_rule_of_the_cluster_is_no_missing_right(message: str, remedy: str) -> None:
+    error = answer(message)
+    assert not isinstance(error, Forbidden)
+    assert message in error.problem
+    assert remedy in error.remedy
+    assert "Role" not in error.remedy
+
+
+def test_what_may_not_be_looked_at_is_forbidden_whatever_the_words() -> None:
+    assert isinstance(answer("no", verb="list"), Forbidden)

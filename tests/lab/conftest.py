@@ -1,9 +1,11 @@
 """The real cluster, and a namespace of its own for each test."""
 
 import os
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,24 @@ def phase(namespace: Namespace) -> Callable[..., str]:
             time.sleep(0.2)
 
     return wait
+
+
+@pytest.fixture
+def forwarded() -> Callable[[Kubectl, str, int], AbstractContextManager[int]]:
+    """A port here that leads to a pod's."""
+
+    @contextmanager
+    def forward(kubectl: Kubectl, pod: str, port: int) -> Iterator[int]:
+        argv = kubectl.argv("port-forward", f"pod/{pod}", f":{port}")
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 8000
+            try:
+                yield int(line.split()[2].rpartition(":")[2])
+            finally:
+                process.terminate()
+
+    return forward
 
 
 def claim(name: str) -> dict[str, Any]:

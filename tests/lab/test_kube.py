@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +16,11 @@ import yaml
 from lab.kubectl import Kubectl
 from stoker.cli.main import main
 from stoker.kube import Cluster, Forbidden, Refused, connect
+from stoker.launch.reader import READER, reader_pod
+from stoker.rundir import PlaceRef
+from stoker.spec.run import ScriptSpec
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.yaml"))
-SERVER = "import http.server as h; h.ThreadingHTTPServer(('', 8000), h.SimpleHTTPRequestHandler).serve_forever()"
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_unknown_fields_and_kinds_are_refused_with_the_servers_reason(cluster: C
 
 
 def test_commands_and_logs_of_a_pod(cluster: Cluster, pod: Callable[..., str], phase: Callable[..., str]) -> None:
-    name = pod("worker", "python3", "-u", "-c", f"print('hello'); {SERVER}")
+    name = pod("worker", "python3", "-u", "-c", "import time; print('hello'); time.sleep(3600)")
     phase(name, "Running")
     assert next(cluster.logs(name, follow=True)) == "hello"
     out, err = io.BytesIO(), io.BytesIO()
@@ -106,8 +107,6 @@ def test_commands_and_logs_of_a_pod(cluster: Cluster, pod: Callable[..., str], p
     out = io.BytesIO()
     assert cluster.exec(name, ["cat"], stdin=io.BytesIO(block), stdout=out) == 0
     assert out.getvalue() == block
-    with cluster.port_forward(name, 8000) as port, urllib.request.urlopen(f"http://127.0.0.1:{port}/") as page:
-        assert b"Directory listing" in page.read()
     with pytest.raises(Refused, match=r"executable file not found|no such file"):
         cluster.exec(name, ["no-such-program"], stdout=io.BytesIO())
     with pytest.raises(Refused, match="gone"):
@@ -127,6 +126,30 @@ def test_a_missing_right_is_named_with_the_role_that_gives_it(
     namespace.kubectl("create", "rolebinding", "x", "--role=stoker", f"--serviceaccount={namespace.name}:nobody")
     assert nobody.allowed("list", "Pod")
     assert list(nobody.list("Pod")) == []
+
+
+def test_a_reader_meets_the_strictest_rules_where_the_training_pods_do(lab, cluster: Cluster, namespace) -> None:
+    namespace.kubectl("label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce=restricted")
+    strict = {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}
+    patch = {"spec": {"containers": [{"name": "pytorch", "securityContext": strict}]}}
+    ref = PlaceRef(
+        kind="kubernetes",
+        context=None,
+        namespace=namespace.name,
+        job="job",
+        run="demo",
+        volume=namespace.volume,
+        image=lab.base,
+    )
+
+    def reader(pod: dict[str, object]) -> dict[str, object]:
+        values = {"name": "demo", "script": "train.py", "on": {"kind": "kubernetes", "pod": pod}}
+        return reader_pod(ref, ScriptSpec.model_validate(values), name="demo-reader", kind=READER)
+
+    cluster.apply(reader(patch), dry_run=True)
+    with pytest.raises(Refused, match=r"violates PodSecurity .*runAsNonRoot.* with on\.pod") as refused:
+        cluster.apply(reader({}), dry_run=True)
+    assert not isinstance(refused.value, Forbidden)
 
 
 def test_check_kube_finds_all_there_is(lab, namespace, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -149,8 +172,12 @@ def test_check_kube_prints_the_role_that_would_do(lab, namespace, tmp_path: Path
     role = found["rights"]["remedy"].partition("\n")[2]
     namespace.kubectl("apply", "--filename=-", input=role)
     namespace.kubectl("create", "rolebinding", "x", "--role=stoker", f"--serviceaccount={namespace.name}:nobody")
+    assert "portforward" not in role
+    assert "pytorchjobs" not in role
     assert main(["check", "kube", "--namespace", namespace.name]) == 0
-    assert "you may not see them" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "you may not see them" in out
+    assert re.search(r"better +job rights .*create pytorchjobs.*; on\.job=job needs none of it", out)
 
 
 def test_no_key_of_the_kubeconfig_is_left_in_the_temporary_folder(lab, tmp_path: Path) -> None:

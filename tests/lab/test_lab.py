@@ -1,11 +1,10 @@
 """The lab is a real cluster: what the other lab tests stand on."""
 
-import contextlib
 import io
-import subprocess
 import tarfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +84,7 @@ def test_logs_exec_and_port_forward_reach_a_node(
     pod: Callable[..., str],
     phase: Callable[..., str],
     eventually: Callable[..., None],
+    forwarded: Callable[..., AbstractContextManager[int]],
 ) -> None:
     pod("serves", "python3", "-u", "-m", "http.server", "8000", node=node)
     phase("serves", "Running")
@@ -121,19 +121,6 @@ def test_fake_nodes_come_run_pods_and_go(namespace: Any) -> None:
         assert "kwok" in namespace.kubectl("logs", "dream")
     finally:
         fake.have(0, named="dream")
-
-
-@contextlib.contextmanager
-def forwarded(kubectl: Any, pod: str, port: int) -> Iterator[int]:
-    with subprocess.Popen(
-        kubectl.argv("port-forward", f"pod/{pod}", f":{port}"), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        local = int(process.stdout.readline().split()[2].rpartition(":")[2])  # Forwarding from 127.0.0.1:40123 -> 8000
-        try:
-            yield local
-        finally:
-            process.terminate()
 
 
 def elastic_job(name: str, image: str, scripts: str) -> dict[str, Any]:

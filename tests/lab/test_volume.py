@@ -6,12 +6,14 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import pytest
 import yaml
 from botocore.exceptions import BotoCoreError, ClientError
 
+from stoker.api.run import open_run
 from stoker.kube import Cluster, connect
 from stoker.launch.remote import Remote
 from stoker.launch.transfer.client import download, upload
@@ -228,7 +231,7 @@ def test_cp_says_what_is_wrong_in_one_line(there: There) -> None:
 
 
 @pytest.fixture
-def bucket(there: There, lab: Any) -> Iterator[Any]:
+def bucket(there: There, lab: Any, forwarded: Callable[..., AbstractContextManager[int]]) -> Iterator[Any]:
     """A client of an S3 that runs in the cluster and has a bucket; the run's pods know the way to it."""
     serve = "from moto.server import main; main(['-H', '0.0.0.0', '-p', '5000'])"
     start(lab, there.kubectl, "s3", serve, until="Running")
@@ -236,7 +239,7 @@ def bucket(there: There, lab: Any) -> Iterator[Any]:
     spec = there.run.any_spec()
     there.run.write_spec(spec.model_copy(update={"env": spec.env | {"AWS_ENDPOINT_URL": f"http://{address}:5000"}}))
     keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
-    with there.cluster.port_forward("s3", 5000) as port:
+    with forwarded(there.kubectl, "s3", 5000) as port:
         client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
         deadline = time.monotonic() + 120
         while True:
@@ -343,6 +346,51 @@ def test_a_live_pod_is_looked_through_and_no_reader_is_made(there: There, live: 
     there.kubectl("delete", "pod", f"{there.name}-reader", "--now", check=False)
     assert there.stoker("logs", there.name, "--tail", "1").stdout.decode() == "step 29 of 0\n"
     assert f"{there.name}-reader" not in there.pods()
+
+
+HOLDS = """
+import pathlib, time
+from stoker.rundir import RunDir
+with RunDir(pathlib.Path("/stoker/runs/NAME")).lock():
+    time.sleep(600)
+"""
+FOLLOWERS = """
+import glob
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    words = open(path).read().split(chr(0))
+    if "logs" in words:
+        print(words)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_who_stops_following_leaves_no_process_in_the_pod(there: There, lab: Any, how: signal.Signals) -> None:
+    logged(there)
+    pod = of_the_run(there, lab, HOLDS.replace("NAME", there.name), until="Running")
+    argv = [sys.executable, "-m", "stoker", "logs", there.name, "-f"]
+    with subprocess.Popen(argv, cwd=there.folder, stdout=subprocess.PIPE) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"step 0 of 0\n"
+        assert "--follow" in there.kubectl("exec", pod, "--", "python3", "-c", FOLLOWERS)
+        follower.send_signal(how)
+    deadline = time.monotonic() + 20
+    while there.kubectl("exec", pod, "--", "python3", "-c", FOLLOWERS):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def test_python_reads_what_a_run_in_the_cluster_has_written_down(there: There) -> None:
+    run = open_run(there.run.path)
+    logged(there)
+    assert list(run.metrics()) == [], "no step has been logged"
+    files = {"metrics.jsonl": b'{"step": 1, "loss": 2.5}\n', "events.jsonl": b'{"time": 1.0, "kind": "started"}\n'}
+    upload([Item(files=dict(files), into=f"runs/{there.name}")], there.remote())
+    metrics = run.metrics()
+    assert (metrics if isinstance(metrics, list) else metrics.to_dict("records")) == [{"step": 1, "loss": 2.5}]
+    events = run.events()
+    assert events[0]["kind"] == "started"
+    assert any(one["kind"] == "cluster" for one in events)
+    assert list(run.logs(rank=None, tail=1)) == ["[0] step 29 of 0", "[1] step 29 of 1"]
 
 
 def test_what_is_not_on_the_volume_yet_is_told_by_the_pods(there: There, live: str) -> None:

@@ -1,5 +1,6 @@
 """What carries the pods of a run, and what it says of them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,12 @@ def test_secrets_are_never_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     assert container(pods(submission)[0])["envFrom"] == [{"secretRef": {"name": "demo-abcd-env"}}]
 
 
+def test_manifests_go_into_a_folder_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write to .*/file: File exists\. Name a folder"):
+        manifest.write(planned("job").objects, tmp_path / "file")
+
+
 def test_the_pod_patch_reaches_everything() -> None:
     patch = "on.pod={spec: {hostIPC: true, containers: [{name: pytorch, tty: true}, {name: side, image: b}]}}"
     spec = pods(planned("job", patch))[0]["spec"]
@@ -121,6 +128,37 @@ def test_a_patch_takes_away_with_null_adds_to_lists_of_things_and_replaces_words
     found = merged(base, patch)
     assert found == {"words": ["z"], "things": [{"key": "k"}, {"key": "l"}], "inside": {"b": {"x": 1}, "c": 3}}
     assert base["inside"] == {"b": 2, "c": 3}
+
+
+def test_a_volume_may_be_mounted_at_several_places() -> None:
+    mounts = [{"name": "stoker", "mountPath": path, "subPath": path[1:]} for path in ("/data", "/models")]
+    patch = {"spec": {"containers": [{"name": "pytorch", "volumeMounts": [*mounts, {"mountPath": "/data", "a": 1}]}]}}
+    found = container(pods(planned("job", f"on.pod={json.dumps(patch)}"))[0])["volumeMounts"]
+    assert {"name": "stoker", "mountPath": "/stoker"} in found
+    assert [one["mountPath"] for one in found] == ["/stoker", "/dev/shm", "/data", "/models"]
+    assert found[2] == mounts[0] | {"a": 1}
+
+
+@pytest.mark.parametrize("job", KINDS)
+@pytest.mark.parametrize(
+    ("patch", "lacking"),
+    [
+        ("{spec: null}", "the container 'pytorch'"),
+        ("{spec: 5}", "the container 'pytorch'"),
+        ("{spec: {containers: null}}", "the container 'pytorch'"),
+        ("{spec: {containers: [pytorch]}}", "the container 'pytorch'"),
+        ("{spec: {containers: [{name: pytorch, image: null}]}}", "an image"),
+        ("{spec: {volumes: null}}", "the volume 'stoker' of a claim"),
+        ("{spec: {volumes: [{name: stoker, persistentVolumeClaim: null}]}}", "the volume 'stoker' of a claim"),
+        ("{spec: {containers: [{name: pytorch, volumeMounts: null}]}}", "the volume 'stoker' at /stoker"),
+        ("{metadata: {labels: {stoker.dev/run: other}}}", "Stoker's labels"),
+        ("{metadata: {labels: null}}", "Stoker's labels"),
+        ("{metadata: 1}", "Stoker's labels"),
+    ],
+)
+def test_a_patch_that_takes_away_what_a_run_needs_is_refused(job: str, patch: str, lacking: str) -> None:
+    with pytest.raises(UserError, match=f"on.pod leaves the pods without {lacking}"):
+        planned(job, f"on.pod={patch}")
 
 
 @pytest.mark.parametrize("job", KINDS)

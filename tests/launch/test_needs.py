@@ -98,6 +98,11 @@ def test_a_lost_node_holds_no_pod_for_five_minutes() -> None:
         (["on.device=cuda"], "its pods get no GPU. Set on.gpus"),
         (["on.instance=p4d.24xlarge", "on.workers=9"], "a pod has 8 GPUs. Set on.workers=8"),
         (["on.instance=trn1.32xlarge"], "does not run on Neuron"),
+        (
+            ["on.instance=m5.large", "on.workers=64"],
+            "m5.large has 2 cores. Set on.workers=2 or less, or say",
+        ),
+        (["on.efa=4", "on.gpus=8"], "EFA needs huge pages.* Set on.cpu or on.memory, or on.instance"),
     ],
 )
 def test_what_cannot_work_is_refused(words: list[str], said: str) -> None:
@@ -125,6 +130,7 @@ def test_a_thousand_nodes_of_one_kind_are_one_kind() -> None:
         (["on.cpu=8"], "a pod needs 8 cores, and the node with most has 4 cores. Ask for less with on.cpu"),
         (["on.memory=32GiB"], "needs 32.0 GiB of memory, and the node with most has 16.0 GiB"),
         (["on.gpus=2"], "needs 2 nvidia.com/gpu, and the node with most has 0"),
+        (["on.workers=64"], "64 workers are to run on a node, and the one with most has 4 cores. Set on.workers=4 or"),
         (["on.selectors={role: gpu}"], "no node of the cluster has the label role=gpu"),
         (["on.instance=m5.large"], "Instance types that are there: big"),
     ],
@@ -133,6 +139,25 @@ def test_more_than_any_node_can_hold_is_refused(words: list[str], said: str) -> 
     there = cluster(node("a", cpu="4", memory="16Gi", labels={"node.kubernetes.io/instance-type": "big"}))
     with pytest.raises(UserError, match=said):
         check_fits(of(*words), there, nodes=1)
+
+
+def test_efa_wants_huge_pages_on_the_nodes() -> None:
+    offers = {"vpc.amazonaws.com/efa": "4", "nvidia.com/gpu": "8"}
+    there = cluster(node("a", cpu="96", memory="1000Gi", **offers))
+    with pytest.raises(UserError, match=r"needs 5\.0 GiB of huge pages, .* has 0\.0 GiB.*vm\.nr_hugepages"):
+        check_fits(of("on.efa=4", "on.gpus=8", "on.cpu=8"), there, nodes=1)
+    ready = cluster(node("a", cpu="96", memory="1000Gi", **offers, **{"hugepages-2Mi": "10256Mi"}))
+    assert check_fits(of("on.efa=4", "on.gpus=8", "on.cpu=8"), ready, nodes=1) == []
+
+
+def test_a_worker_has_a_core_unless_its_pods_say_what_they_get() -> None:
+    there = cluster(node("a", cpu="1930m", memory="8Gi"))
+    assert check_fits(of("on.workers=2"), there, nodes=2) == []
+    assert check_fits(of("on.workers=8", "on.cpu=0.1"), there, nodes=2) == []
+    assert check_fits(of("on.workers=8"), cluster(node("a", cpu="2"), elastic=True), nodes=1) == [
+        "8 workers are to run on a node, and the one with most has 2 cores: "
+        "set on.workers=2 or less, or say with on.cpu what a pod is to have"
+    ]
 
 
 def test_taints_count_unless_they_are_tolerated() -> None:
@@ -146,6 +171,16 @@ def test_where_nodes_are_added_on_demand_it_may_only_have_to_wait() -> None:
     there = cluster(node("a", cpu="4", memory="16Gi"), elastic=True)
     assert "it waits until a larger one is added" in check_fits(of("on.gpus=8"), there, nodes=1)[0]
     assert "wait until one is added" in check_fits(of("on.instance=p5.48xlarge"), there, nodes=1)[0]
+
+
+def test_more_pods_than_there_is_room_for_are_worth_a_word() -> None:
+    there = cluster(*(node(f"n{number}", cpu="4", memory="16Gi", gpus="8") for number in range(2)))
+    assert check_fits(of("on.cpu=0.1"), there, nodes=80) == []
+    assert check_fits(of(), there, nodes=1000) == [], "a pod that asks for nothing always fits"
+    assert check_fits(of("on.gpus=1"), there, nodes=16) == []
+    assert check_fits(of("on.cpu=2", "on.memory=4GiB"), there, nodes=1000) == [
+        "4 of the 1000 nodes that it asks for are there now: the other pods wait"
+    ]
 
 
 def test_fewer_gpu_nodes_than_asked_for_is_worth_a_word() -> None:

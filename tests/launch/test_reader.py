@@ -52,3 +52,13 @@ def test_only_who_fetches_from_elsewhere_gets_the_secrets() -> None:
 def test_the_user_whose_files_they_are_reads_them() -> None:
     on = spec(pod={"spec": {"securityContext": {"runAsUser": 1000}}})
     assert reader_pod(REF, on, name="r", kind=READER)["spec"]["securityContext"] == {"runAsUser": 1000}
+
+
+def test_it_keeps_to_the_rules_that_the_training_pods_keep_to() -> None:
+    assert reader_pod(REF, spec(), name="r", kind=READER)["spec"]["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False
+    }
+    strict = {"capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    on = spec(pod={"spec": {"containers": [{"name": "side"}, {"name": "pytorch", "securityContext": strict}]}})
+    container = reader_pod(REF, on, name="m", kind=MOVER)["spec"]["containers"][0]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False} | strict

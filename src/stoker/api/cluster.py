@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from stoker.api.opening import Opened, begin
 from stoker.api.staging import stage
 from stoker.data.prepare import Progress, ignore
-from stoker.kube import Unreachable
+from stoker.kube import LoggedOut, Unreachable, namespace_of
 from stoker.launch import secrets
 from stoker.launch.backend import Submission
 from stoker.launch.image.base import Progress as Building
@@ -56,11 +56,10 @@ def plan_dry(spec: AnySpec, run: RunDir) -> Planned:
     """As `plan`; without a cluster as well, unchecked."""
     try:
         return plan(spec, run)
-    except Unreachable as e:
+    except (Unreachable, LoggedOut) as e:
         warning = f"not checked: {e.problem}"
-        return Planned(
-            backend=None, facts=NO_CLUSTER, submission=plan_objects(spec, NO_CLUSTER, run.path), warnings=[warning]
-        )
+        facts = replace(NO_CLUSTER, namespace=namespace_of(spec.on.context))
+        return Planned(backend=None, facts=facts, submission=plan_objects(spec, facts, run.path), warnings=[warning])
 
 
 def with_image(spec: AnySpec, progress: Building = lambda *_: None) -> AnySpec:

@@ -30,6 +30,8 @@ LONGEST = 95  # characters of a name that a suffix is put to: a run's name has 1
 KILLED = -9
 ELSEWHERE = {"kubernetes": "stoker.api.cluster"}
 """What handles runs that do not live here; heavy, so by name."""
+RECORDS = {"kubernetes": "stoker.observe.cluster_records"}
+"""What reads what they have written down."""
 
 
 class Run:
@@ -77,14 +79,21 @@ class Run:
 
     def metrics(self) -> Any:
         """One record a logged step: a pandas DataFrame where pandas is installed, else a list of dicts."""
-        return _frame(self._directory.metrics())
+        place = self._directory.place_ref()
+        return _frame(_records(place.kind).metrics(self._directory) if place else self._directory.metrics())
 
     def events(self) -> list[Record]:
         """What happened to it: started, resumed, checkpoint, failed, finished …, each with its time."""
-        return self._directory.events()
+        place = self._directory.place_ref()
+        found: list[Record] = _records(place.kind).events(self._directory) if place else self._directory.events()
+        return found
 
     def logs(self, rank: int | None = 0, tail: int | None = None) -> Iterator[str]:
         """Lines that a worker has printed; those of all workers, each with its rank, when `rank` is None."""
+        place = self._directory.place_ref()
+        if place:
+            lines: Iterator[str] = _records(place.kind).logs(self._directory, rank=rank, tail=tail)
+            return lines
         return LogView(self._directory, rank=rank, tail=tail).lines()
 
     def stop(self) -> bool:
@@ -161,6 +170,10 @@ def open_run(run: str | Path, *, runs: Path | str = "runs") -> Run:
 
 def _elsewhere(kind: str) -> Any:
     return importlib.import_module(ELSEWHERE[kind])
+
+
+def _records(kind: str) -> Any:
+    return importlib.import_module(RECORDS[kind])
 
 
 def _frame(records: list[Record]) -> Any:

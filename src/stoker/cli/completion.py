@@ -46,7 +46,7 @@ def _verbs() -> Iterator[Verb]:
         parser = argparse.ArgumentParser(prog=f"stoker {name}")
         with suppress(ModuleNotFoundError):  # its extra is not installed: the verb is known all the same
             getattr(importlib.import_module(module), f"{name.replace('-', '_')}_arguments")(parser)
-        actions = parser._actions
+        actions = [one for one in parser._actions if one.help != argparse.SUPPRESS]
         words = next((action for action in actions if not action.option_strings), None)
         yield Verb(
             name=name, help=line, options=[action for action in actions if action.option_strings], takes=_takes(words)

@@ -9,6 +9,7 @@ from typing import Any
 from stoker.cli import output
 from stoker.cli.places import runs_argument
 from stoker.launch.surroundings import Surroundings, surroundings
+from stoker.launch.transfer.frames import Cut
 from stoker.observe.runs import find
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -39,13 +40,18 @@ def _in_a_cluster(remote: Any, rank: int) -> Surroundings:
     if not pods:
         raise UserError(f"run '{remote.ref.run}' has no pod that runs now", remedy="Launch it, or wait for its pods")
     first = min(rank // remote.workers, len(pods) - 1)
+    lost = ""
     for pod in (pods[first:] + pods[:first])[:MOST_ASKED]:
-        lines = "".join(remote.ask_pod(pod, "env", "--rank", str(rank), "--json"))
-        found = Surroundings(**json.loads(lines))
+        try:
+            lines = "".join(remote.ask_pod(pod, "env", "--rank", str(rank), "--json"))
+        except Cut as e:
+            lost = f" ({e})"
+            continue
+        found: Surroundings = remote.understood(Surroundings, lines)
         if found.pid is not None:
             return found
     raise UserError(
-        f"no worker of run '{remote.ref.run}' has rank {rank} now", remedy="See its ranks with: stoker status"
+        f"no worker of run '{remote.ref.run}' has rank {rank} now{lost}", remedy="See its ranks with: stoker status"
     )
 
 

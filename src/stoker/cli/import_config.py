@@ -24,21 +24,27 @@ def import_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def import_config(args: argparse.Namespace) -> int:
     values, outcomes = read_manifest(_text(args.file), str(args.file), args.kind, _variables(args.set))
-    if args.json:
-        print(
-            json.dumps({"run": values, "fields": [{"field": one, "became": what} for one, what in outcomes]}, indent=2)
-        )
-        return contract.EXIT_DONE
     text = run_file(values, outcomes, source=args.file.name)
-    if args.out is None:
+    if args.out is not None:
+        _write(args.out, text)
+        unused = sum(what.startswith(UNUSED) for _, what in outcomes)
+        print(f"wrote {args.out}: {len(outcomes) - unused} fields used, {unused} not; it names them", file=sys.stderr)
+    if args.json:
+        fields = [{"field": one, "became": what} for one, what in outcomes]
+        print(json.dumps({"run": values, "fields": fields}, indent=2, default=str))
+    elif args.out is None:
         print(text, end="")
-        return contract.EXIT_DONE
-    if args.out.exists():
-        raise UserError(f"{args.out} is there already", remedy="Choose another name, or remove it first")
-    args.out.write_text(text, encoding="utf-8")
-    unused = sum(what.startswith(UNUSED) for _, what in outcomes)
-    print(f"wrote {args.out}: {len(outcomes) - unused} fields used, {unused} not; it names them", file=sys.stderr)
     return contract.EXIT_DONE
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UserError(f"{file} is there already", remedy="Choose another name, or remove it first") from None
+    except OSError as e:
+        raise UserError(f"{file} cannot be written: {e.strerror}", remedy="Check the path") from e
 
 
 def _text(file: Path) -> str:

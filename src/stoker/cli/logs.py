@@ -3,7 +3,9 @@
 import argparse
 import importlib
 import json
+import os
 import re
+import select
 import sys
 import time
 from dataclasses import asdict
@@ -32,6 +34,7 @@ def logs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each log")
     parser.add_argument("--since", metavar="TIME", help="only lines from the last 10m, 2h … or since 14:30, 2026-11-15")
     parser.add_argument("--json", action="store_true", help="print each as a line of JSON: time, rank, line")
+    parser.add_argument("--while-heard", action="store_true", help=argparse.SUPPRESS)  # -f ends when stdin does
 
 
 def logs(args: argparse.Namespace) -> int:
@@ -52,10 +55,18 @@ def logs(args: argparse.Namespace) -> int:
         for one in view.records(ended=not running):
             lines += 1
             print(json.dumps(asdict(one)) if args.json else view.words(one), flush=args.follow)
-        if not running or not args.follow:
+        if not running or not args.follow or not _goes_on(args.while_heard):
             break
-        time.sleep(POLL)
     return _end(args, lines)
+
+
+def _goes_on(while_heard: bool) -> bool:
+    """After a pause. A follower in a pod does not see that its user is gone, only that its stdin has ended."""
+    if not while_heard:
+        time.sleep(POLL)
+        return True
+    readable, _, _ = select.select([0], [], [], POLL)
+    return not readable or os.read(0, 1 << 16) != b""
 
 
 def _from_a_cluster(args: argparse.Namespace, run: RunDir, ref: PlaceRef, since: float | None) -> int:

@@ -1,10 +1,10 @@
-"""The one Kubernetes client: apply, get, list, watch, logs, exec, port-forward, delete. Knows nothing of training.
+"""The one Kubernetes client: apply, get, list, watch, logs, exec, delete. Knows nothing of training.
 
 Heavy to import (an HTTP client): verbs that may do without a cluster load what uses it by name.
 """
 
 from stoker.kube.cluster import Cluster, Object
-from stoker.kube.connect import connect
-from stoker.kube.refusals import Forbidden, Lost, Refused, Unreachable
+from stoker.kube.connect import connect, namespace_of
+from stoker.kube.refusals import Forbidden, LoggedOut, Lost, Refused, Unreachable
 
-__all__ = ["Cluster", "Forbidden", "Lost", "Object", "Refused", "Unreachable", "connect"]
+__all__ = ["Cluster", "Forbidden", "LoggedOut", "Lost", "Object", "Refused", "Unreachable", "connect", "namespace_of"]

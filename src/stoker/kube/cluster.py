@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Literal
 
 import httpx
@@ -30,7 +29,10 @@ class Cluster:
         self._kinds = dict(KINDS)
         self.context = context
         self.namespace = namespace
-        self.version: str = self._get("/version", VERSION)["gitVersion"]
+        version = self._get("/version", VERSION).get("gitVersion")
+        if not isinstance(version, str):
+            raise self._stranger()
+        self.version = version
 
     @property
     def who(self) -> str:
@@ -196,11 +198,6 @@ class Cluster:
             self._session, url, pod, command, container=container, stdin=stdin, stdout=stdout, stderr=stderr, tty=tty
         )
 
-    def port_forward(self, pod: str, port: int, *, namespace: str | None = None) -> AbstractContextManager[int]:
-        """A port of 127.0.0.1 that leads to the pod's."""
-        url = f"{KINDS['Pod'].path(namespace or self.namespace)}/{pod}/portforward"
-        return streams.port_forward(self._session, url, pod, port)
-
     def delete(
         self,
         kind_name: str,
@@ -296,8 +293,19 @@ class Cluster:
         response = self._session.request(
             "GET", path, params=params, verb=verb, kind=kind, name=name, namespace=namespace
         )
-        found: Object = response.json()
+        try:
+            found: Object = response.json()
+        except ValueError as e:
+            raise self._stranger() from e
+        if not isinstance(found, dict):
+            raise self._stranger()
         return found
+
+    def _stranger(self) -> Unreachable:
+        return Unreachable(
+            f"{self.server} of {self.who} answers, but not as a Kubernetes API server",
+            remedy="Check the server's address in the kubeconfig: a login page or a proxy may stand there",
+        )
 
     def _pages(
         self,

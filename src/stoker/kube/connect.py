@@ -14,7 +14,7 @@ import yaml
 from kr8s._auth import KubeAuth
 
 from stoker.kube.cluster import Cluster
-from stoker.kube.refusals import Unreachable
+from stoker.kube.refusals import LoggedOut, Unreachable
 from stoker.kube.session import Session
 from stoker.spec.errors import UserError
 
@@ -52,7 +52,7 @@ def contexts() -> Contexts:
         values = _read(path)
         current = current or values.get("current-context") or None
         for one in values.get("contexts") or []:
-            namespaces.setdefault(str(one["name"]), (one.get("context") or {}).get("namespace"))
+            namespaces.setdefault(one["name"], (one.get("context") or {}).get("namespace"))
     return Contexts(files=files, current=current, namespaces=namespaces)
 
 
@@ -81,6 +81,15 @@ def _choose(known: Contexts, wanted: str | None) -> str | None:
     return name
 
 
+def namespace_of(context: str | None) -> str:
+    """The one that `connect` would mean, without asking any cluster."""
+    known = contexts()
+    name = context or known.current
+    if name is None and not known.namespaces and IN_POD.is_dir():
+        return _namespace(known, None)
+    return known.namespaces.get(name or "") or "default"
+
+
 def _files(known: Contexts) -> str:
     return ", ".join(map(str, known.files))
 
@@ -94,13 +103,30 @@ def _namespace(known: Contexts, context: str | None) -> str:
 def _read(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text()) or {}
-        if not isinstance(values, dict) or not all("name" in one for one in values.get("contexts") or []):
-            raise ValueError("it has no contexts")
+        _check(values)
     except OSError as e:
         raise UserError(f"cannot read the kubeconfig {path}: {e.strerror}", remedy="Check its permissions") from e
-    except (yaml.YAMLError, ValueError, TypeError) as e:
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise UserError(f"{path} is no kubeconfig: {str(e).splitlines()[0]}", remedy="Restore it") from e
-    return values
+    found: dict[str, Any] = values
+    return found
+
+
+def _check(values: Any) -> None:
+    """Raises ValueError. The rest is looked at when it is used."""
+    if not isinstance(values, dict):
+        raise ValueError("it has no contexts")
+    if not isinstance(values.get("current-context") or "", str):
+        raise ValueError(f"its current-context is {values['current-context']}, which is no name")
+    found = values.get("contexts") or []
+    if not isinstance(found, list):
+        raise ValueError("its contexts are no list")
+    for one in found:
+        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+            raise ValueError("one of its contexts has no name")
+        inside = one.get("context") or {}
+        if not isinstance(inside, dict) or not isinstance(inside.get("namespace") or "", str):
+            raise ValueError(f"its context {one['name']} is not {{cluster: …, user: …, namespace: …}}")
 
 
 def _credentials(context: str | None, who: str) -> httpx.Client:
@@ -116,14 +142,15 @@ async def _log_in(context: str | None, who: str) -> httpx.Client:
         return httpx.Client(
             base_url=auth.server,
             headers={"User-Agent": "stoker"}
-            | ({"Authorization": f"Bearer {auth.token.strip()}"} if auth.token else {}),
+            | ({"Authorization": f"Bearer {str(auth.token).strip()}"} if auth.token else {}),
             verify=await auth.ssl_context(),  # type: ignore[no-untyped-call]
             timeout=httpx.Timeout(60, connect=10),
             proxy=auth.proxy,
         )
-    except (TimeoutError, RuntimeError, OSError, ValueError, KeyError, TypeError, IndexError) as e:
-        reason = " ".join(str(e).split()) or type(e).__name__
-        raise UserError(
+    except (RuntimeError, OSError, ValueError, LookupError, TypeError, AttributeError, httpx.InvalidURL) as e:
+        words = " ".join(str(e).split()) or type(e).__name__
+        reason = f"an entry lacks {words}" if isinstance(e, KeyError) and " " not in words else words
+        raise LoggedOut(
             f"the kubeconfig gives no credentials for {who}: {reason}",
             remedy="Try: kubectl " + (f"--context {context} " if context else "") + "auth whoami",
         ) from e

@@ -38,7 +38,6 @@ KINDS = {
         Kind("Namespace", "v1", "namespaces", namespaced=False),
         Kind("Node", "v1", "nodes", namespaced=False),
         Kind("Event", "v1", "events"),
-        Kind("Endpoints", "v1", "endpoints"),
         Kind("EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
         Kind("Job", "batch/v1", "jobs"),
         Kind("Deployment", "apps/v1", "deployments"),
@@ -46,7 +45,6 @@ KINDS = {
         Kind("PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
         Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
         Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
-        Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False),
         Kind("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
         Kind("NodePool", "karpenter.sh/v1", "nodepools", namespaced=False),
     )

@@ -13,6 +13,19 @@ from stoker.spec.errors import UserError
 NOT_FOUND = 404
 CANNOT = re.compile(r'cannot (\w+) resource "[^"]*" in API group "[^"]*"(?: in the namespace "([^"]*)")?')
 TOGETHER = ("create", "patch")  # to apply an object takes both
+READS = ("get", "list", "watch")  # nothing but a missing right forbids these
+RULES = (  # words of an admission's refusal -> what to do
+    ("admission webhook", "Follow its rule, with on.pod where it is of the pods, or ask who runs the cluster"),
+    ("is being terminated", "Wait until the namespace is gone and make it anew, or take another: on.namespace"),
+    (
+        "violates PodSecurity",
+        "Meet what it names with on.pod: {spec: {securityContext: …}} and that of container pytorch",
+    ),
+    ("service account", "Make it first, or change on.service_account"),
+    ("PriorityClass", "Change on.priority; kubectl get priorityclasses shows what there is"),
+    ("quota", "Ask for less or for more with on.cpu, on.memory, on.gpus or on.nodes; see: kubectl describe quota"),
+    ("usage per", "Change on.cpu, on.memory or on.volume; see: kubectl describe limits"),
+)
 
 
 class Refused(UserError):
@@ -31,6 +44,10 @@ class Unreachable(UserError):
     """No cluster is known, or nobody answers."""
 
 
+class LoggedOut(UserError):
+    """The kubeconfig, or the login command that it names, gives no credentials."""
+
+
 class Lost(UserError):
     """A stream broke off before its end."""
 
@@ -47,10 +64,8 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
             remedy=f"Log in again, then try: kubectl {_flag(who)}auth whoami",
             code=code,
         )
-    if code == 403 and "is being terminated" not in message and "exceeded quota" not in message:
-        named = CANNOT.search(message)
-        namespace = named[2] if named and named[2] else namespace
-        return forbidden(verb=named[1] if named else verb, kind=kind, namespace=namespace, who=who, code=code)
+    if code == 403 and (named := CANNOT.search(message)):
+        return forbidden(verb=named[1], kind=kind, namespace=named[2] or namespace, who=who, code=code)
     if code == NOT_FOUND and f'namespaces "{namespace}" not found' in message:
         return Refused(
             f"{who} has no namespace '{namespace}'", remedy=f"Run: kubectl {_flag(who)}create ns {namespace}", code=code
@@ -61,9 +76,11 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
             remedy="See what is installed with: stoker check kube",
             code=code,
         )
-    return Refused(
-        f"the API server of {who} refuses to {verb} {what}: {' '.join(message.split())}", remedy="Mend it", code=code
-    )
+    otherwise = "Ask who runs the cluster what its rules allow" if code == 403 else "Mend it"
+    remedy = next((mend for words, mend in RULES if words in message), otherwise)
+    refused = Forbidden if code == 403 and verb in READS else Refused
+    problem = f"the API server of {who} refuses to {verb} {what}: {' '.join(message.split())}"
+    return refused(problem, remedy=remedy, code=code)
 
 
 def forbidden(*, verb: str, kind: Kind, namespace: str | None, who: str, code: int = 403) -> Forbidden:

@@ -17,16 +17,18 @@ from stoker.spec.errors import UserError
 from stoker.spec.instances import instance, table
 
 GIB = 2**30
-RIGHTS = {  # kind -> verbs; of all that Stoker does in a namespace
-    "Job": ("get", "list", "create", "patch", "delete"),
-    "PyTorchJob": ("get", "list", "create", "patch", "delete"),
-    "Pod": ("get", "list", "watch", "create", "patch", "delete", "deletecollection"),
-    "Service": ("create", "patch", "delete"),
-    "Secret": ("create", "patch", "delete"),
+WRITE = ("create", "patch", "delete")
+USED = {  # resource -> verbs: all that Stoker does in a namespace
+    "Job": ("get", "list", *WRITE),
+    "PyTorchJob": ("get", "list", *WRITE),
+    "Pod": ("get", "list", "watch", *WRITE, "deletecollection"),
+    "Pod/log": ("get",),
+    "Pod/exec": ("create", "get"),
+    "Service": WRITE,
+    "Secret": WRITE,
     "PersistentVolumeClaim": ("get", "list"),
     "Event": ("list",),
 }
-INSIDE = {"log": ("get",), "exec": ("create", "get"), "portforward": ("create", "get")}  # of pods
 PLUGINS = {
     "gpus": "Run: helm upgrade --install nvdp nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
     "-n nvidia-device-plugin --create-namespace",
@@ -56,12 +58,6 @@ def check(context: str | None, namespace: str | None) -> list[Finding]:
     return [finding for part in parts for finding in part(cluster)]
 
 
-def needed_rights(*, served: bool) -> list[tuple[str, str, str]]:
-    """Verb, kind, subresource. `served`: with those for PyTorchJobs."""
-    rights = [(verb, kind, "") for kind, verbs in RIGHTS.items() if served or kind != "PyTorchJob" for verb in verbs]
-    return rights + [(verb, "Pod", part) for part, verbs in INSIDE.items() for verb in verbs]
-
-
 def _cluster(cluster: Cluster) -> Iterator[Finding]:
     found = f"{cluster.who}, {cluster.server}, Kubernetes {cluster.version}"
     yield Finding(name="cluster", ok=True, needed=True, found=found)
@@ -80,17 +76,28 @@ def _namespace(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _rights(cluster: Cluster) -> Iterator[Finding]:
-    rights = needed_rights(served=cluster.serves("PyTorchJob"))
+    yield _allowed(cluster, "rights", [name for name in USED if name != "PyTorchJob"], needed=True)
+    if cluster.serves("PyTorchJob"):
+        yield _allowed(cluster, "job rights", ["PyTorchJob"], needed=False)
+
+
+def _allowed(cluster: Cluster, name: str, resources: list[str], *, needed: bool) -> Finding:
+    rights = [(verb, _resource(one)) for one in resources for verb in USED[one]]
     with ThreadPoolExecutor(8) as pool:
-        answers = pool.map(lambda one: cluster.allowed(one[0], one[1], subresource=one[2]), rights)
+        answers = pool.map(lambda one: _may(cluster, *one), rights)
         lacking = [right for right, allowed in zip(rights, answers, strict=True) if not allowed]
     if not lacking:
-        yield Finding(name="rights", ok=True, needed=True, found=f"all {len(rights)} that are needed")
-        return
-    words = ", ".join(f"{verb} {_resource(kind, part).plural}" for verb, kind, part in lacking)
-    role = role_for([(verb, _resource(kind, part)) for verb, kind, part in rights], namespace=cluster.namespace)
+        what = "that are needed" if needed else "that on.job=pytorchjob needs"
+        return Finding(name=name, ok=True, needed=needed, found=f"all {len(rights)} {what}")
+    words = ", ".join(f"{verb} {kind.plural}" for verb, kind in lacking)
+    role = role_for(rights, namespace=cluster.namespace, name="stoker" if needed else "stoker-pytorchjobs")
     remedy = f"Ask its administrator for this:\n{yaml.safe_dump(role, sort_keys=False).rstrip()}"
-    yield Finding(name="rights", ok=False, needed=True, found=f"you may not {words}", remedy=remedy)
+    found = f"you may not {words}" + ("" if needed else "; on.job=job needs none of it")
+    return Finding(name=name, ok=False, needed=needed, found=found, remedy=remedy)
+
+
+def _may(cluster: Cluster, verb: str, kind: Kind) -> bool:
+    return cluster.allowed(verb, kind.name, subresource=kind.plural.partition("/")[2])
 
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
@@ -208,9 +215,10 @@ def _dns(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(name="DNS", ok=bool(ready), needed=False, found=found, remedy=remedy)
 
 
-def _resource(kind: str, part: str) -> Kind:
+def _resource(name: str) -> Kind:
+    kind, slash, part = name.partition("/")
     known = KINDS[kind]
-    return Kind(known.name, known.version, f"{known.plural}/{part}") if part else known
+    return Kind(known.name, known.version, f"{known.plural}/{part}") if slash else known
 
 
 def _flag(cluster: Cluster) -> str:

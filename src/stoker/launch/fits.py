@@ -1,15 +1,18 @@
 """Whether a run's pods find room: pure, from what they need and what the cluster has."""
 
 from collections.abc import Callable
+from math import ceil
 
-from stoker.launch.inventory import Inventory, Machine
+from stoker.launch.inventory import Inventory, Machine, quantity
 from stoker.launch.needs import Needs
 from stoker.spec.errors import UserError
 
 Asked = dict[str, float]
+HUGE = "hugepages-2Mi"
 WORDS: dict[str, Callable[[float], str]] = {
     "cpu": lambda value: f"{value:g} cores",
     "memory": lambda value: f"{value / 2**30:.1f} GiB of memory",
+    HUGE: lambda value: f"{value / 2**30:.1f} GiB of huge pages",
 }
 
 
@@ -33,10 +36,23 @@ def check_fits(needs: Needs, inventory: Inventory, *, nodes: int) -> list[str]:
         if inventory.elastic:
             return [f"{problem}: it waits until a larger one is added"]
         raise UserError(problem, remedy=_less(lack))
-    there = sum(count for machine, count in holding if machine.ready)
-    if there < nodes and not _shared(needs):
-        return [f"{there} of the {nodes} nodes that it asks for are there now: the other pods wait"]
-    return []
+    warnings = _check_workers(needs, fitting, elastic=inventory.elastic)
+    there = sum(count * _pods(machine, asked) for machine, count in holding if machine.ready)
+    if asked and there < nodes:
+        warnings.append(f"{there} of the {nodes} nodes that it asks for are there now: the other pods wait")
+    return warnings
+
+
+def _check_workers(needs: Needs, fitting: list[tuple[Machine, int]], *, elastic: bool) -> list[str]:
+    """Pods that ask for no cores are put anywhere: there must be a core for each worker all the same."""
+    cores = ceil(max(machine.offers.get("cpu", 0) for machine, _ in fitting))  # of two 1.93 are left to pods
+    if needs.device != "cpu" or needs.devices or needs.cpu or not cores or needs.workers <= cores:
+        return []
+    problem = f"{needs.workers} workers are to run on a node, and the one with most has {cores} core{'s' * (cores > 1)}"
+    remedy = f"Set on.workers={cores} or less, or say with on.cpu what a pod is to have"
+    if elastic:
+        return [f"{problem}: {remedy[:1].lower()}{remedy[1:]}"]
+    raise UserError(problem, remedy=remedy)
 
 
 def _asked(needs: Needs) -> Asked:
@@ -45,16 +61,16 @@ def _asked(needs: Needs) -> Asked:
         asked["cpu"] = needs.cpu
     if needs.memory:
         asked["memory"] = float(needs.memory)
-    return asked
+    return asked | {name: quantity(amount) for name, amount in needs.resources.items()}
 
 
 def _lacks(machine: Machine, asked: Asked) -> list[str]:
     return [name for name, value in asked.items() if machine.offers.get(name, 0) < value]
 
 
-def _shared(needs: Needs) -> bool:
-    """Several pods may lie on one node."""
-    return not needs.devices
+def _pods(machine: Machine, asked: Asked) -> int:
+    """How many of them one such node holds, were nothing else there."""
+    return min((int(machine.offers[name] / value + 1e-9) for name, value in asked.items() if value), default=0)
 
 
 def _who(needs: Needs) -> str:
@@ -83,6 +99,8 @@ def _words(name: str, value: float) -> str:
 
 
 def _less(name: str) -> str:
+    if name == HUGE:
+        return "EFA wants them: set aside huge pages on the nodes (vm.nr_hugepages), or go without: on.efa=0"
     keys = {"cpu": "on.cpu", "memory": "on.memory"}
     key = keys.get(name, "on.gpus, on.efa or on.neuron")
     more = "" if name in keys else "; where the nodes do have them, their device plugin is missing: stoker check kube"

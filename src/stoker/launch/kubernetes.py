@@ -16,6 +16,7 @@ from stoker.launch.inventory import NOTHING_KNOWN, Inventory, grouped
 from stoker.launch.jobs import JobState, job_kind
 from stoker.launch.needs import Needs, needs
 from stoker.launch.pod import Task
+from stoker.launch.reader import claimed
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import StokerError, UserError
@@ -202,15 +203,7 @@ class Kubernetes:
                 )
 
     def _check_claim(self, on: On) -> None:
-        claim = self.cluster.get("PersistentVolumeClaim", str(on.volume))
-        if claim is None:
-            names = [one["metadata"]["name"] for one in self.cluster.list("PersistentVolumeClaim", limit=10)]
-            there = f"There are: {', '.join(names)}" if names else "There is none: make one with ReadWriteMany access"
-            raise UserError(
-                f"namespace {self.cluster.namespace} of {self.cluster.who} has no volume claim '{on.volume}'",
-                remedy=f"{there}. Set on.volume",
-            )
-        modes = claim["spec"].get("accessModes", [])
+        modes = claimed(self.cluster, str(on.volume))["spec"].get("accessModes", [])
         if on.nodes.most > 1 and "ReadWriteMany" not in modes:
             raise UserError(
                 f"on.nodes is {on.nodes}, and volume claim '{on.volume}' may be used by one node only "

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from stoker.spec.errors import UserError
+
 Object = dict[str, Any]
 
 
@@ -24,10 +26,13 @@ def text(objects: Iterable[Object]) -> str:
 
 def write(objects: Iterable[Object], folder: Path) -> list[Path]:
     """One file each, numbered in the order they are to be applied."""
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for number, one in enumerate(objects, 1):
-        path = folder / f"{number}-{one['kind'].lower()}-{one['metadata']['name']}.yaml"
-        path.write_text(text([one]))
-        written.append(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, one in enumerate(objects, 1):
+            path = folder / f"{number}-{one['kind'].lower()}-{one['metadata']['name']}.yaml"
+            path.write_text(text([one]))
+            written.append(path)
+    except OSError as e:
+        raise UserError(f"cannot write to {folder}: {e.strerror}", remedy="Name a folder, or a new one") from e
     return written

@@ -58,15 +58,21 @@ def needs(spec: AnySpec, run: str) -> Needs:
     _check_devices(spec, counts)
     memory = on.memory or (_free_memory(offers) if offers else None)
     workers = _workers(on, offers, counts)
+    cpu, resources = on.cpu or (_free_cores(offers) if offers else None), _merged("resources", has)
+    if resources and not cpu and not memory:
+        raise UserError(
+            "EFA needs huge pages, and Kubernetes gives those only to a pod that asks for cores or memory as well",
+            remedy="Set on.cpu or on.memory, or on.instance, which brings both",
+        )
     return Needs(
         workers=workers,
         device="cuda" if counts["gpus"] and on.device != "cpu" else "cpu",
-        cpu=on.cpu or (_free_cores(offers) if offers else None),
+        cpu=cpu,
         memory=memory,
         memory_limit=on.memory,
         shm=on.shm or (memory // 2 // MIB * MIB if memory else None),
         devices={table()["devices"][name]: count for name, count in counts.items() if count},
-        resources=_merged("resources", has),
+        resources=resources,
         capabilities=tuple(word for name in has for word in table()["capabilities"].get(name, [])),
         env=_environment(has, run),
         selectors=({TYPE_LABEL: on.instance} if on.instance else {}) | on.selectors,
@@ -109,6 +115,11 @@ def _workers(on: On, offers: Instance | None, counts: dict[str, int]) -> int:
         raise UserError(
             f"on.workers is {on.workers}, but a pod has {gpus} GPU{'s' * (gpus != 1)}",
             remedy=f"Set on.workers={gpus}, or on.device=cpu",
+        )
+    if offers and not gpus and not cores and on.cpu is None and on.workers > offers.cores:
+        raise UserError(
+            f"on.workers is {on.workers}, but on.instance {on.instance} has {offers.cores} cores",
+            remedy=f"Set on.workers={offers.cores} or less, or say with on.cpu what a pod is to have",
         )
     return on.workers
 

@@ -8,9 +8,14 @@ from typing import Any
 from stoker.launch.command import KEEP_PAGES, SUPERVISOR
 from stoker.launch.needs import Needs
 from stoker.spec import contract
+from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, ScriptSpec
 
 Object = dict[str, Any]
+VOLUME = "stoker"
+SECURITY: Object = {"allowPrivilegeEscalation": False}
+KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}
+"""What tells the things of a list apart, where it is not their name."""
 NODE = f"$({contract.ENV_NODE})"  # Kubernetes puts the variable's value there
 STAYS = {  # a training pod that is moved loses the steps since its last checkpoint, and its peers wait
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -75,12 +80,13 @@ def template(task: Task, *, node: Object | None, argument: str = NODE, subdomain
         "tolerations": [*task.needs.tolerations],
         "containers": [_container(task, node, argument)],
         "volumes": [
-            {"name": "stoker", "persistentVolumeClaim": {"claimName": task.volume}},
+            {"name": VOLUME, "persistentVolumeClaim": {"claimName": task.volume}},
             {"name": "shm", "emptyDir": _filled({"medium": "Memory", "sizeLimit": _bytes(task.needs.shm)})},
         ],
     }
     made = {"metadata": {"labels": task.labels, "annotations": dict(STAYS)}, "spec": _filled(spec)}
     patched: Object = merged(made, on.pod)
+    _check(patched, task)
     return patched
 
 
@@ -97,7 +103,7 @@ def _script(spec: ScriptSpec) -> str:
 
 def _container(task: Task, node: Object | None, argument: str) -> Object:
     needs = task.needs
-    security: Object = {"allowPrivilegeEscalation": False}
+    security = dict(SECURITY)
     if needs.capabilities:
         security["capabilities"] = {"add": list(needs.capabilities)}
     return _filled(
@@ -111,7 +117,7 @@ def _container(task: Task, node: Object | None, argument: str) -> Object:
             "resources": _resources(needs),
             "securityContext": security,
             "volumeMounts": [
-                {"name": "stoker", "mountPath": contract.MOUNT},
+                {"name": VOLUME, "mountPath": contract.MOUNT},
                 {"name": "shm", "mountPath": "/dev/shm"},
             ],
         }
@@ -152,10 +158,10 @@ def _affinity(needs: Needs) -> Object | None:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
-def merged(base: Any, patch: Any) -> Any:
+def merged(base: Any, patch: Any, field: str = "") -> Any:
     """`patch` over `base`: mappings by key, lists of named things by name, others added; null takes a key away.
 
-    A list of plain words, such as a command, is replaced.
+    A list of plain words, such as a command, is replaced. Mounts have their path for a name: a volume may have several.
     """
     if isinstance(base, dict) and isinstance(patch, dict):
         found = dict(base)
@@ -163,20 +169,57 @@ def merged(base: Any, patch: Any) -> Any:
             if value is None:
                 found.pop(key, None)
             else:
-                found[key] = merged(base[key], value) if key in base else copy.deepcopy(value)
+                found[key] = merged(base[key], value, key) if key in base else copy.deepcopy(value)
         return found
-    if isinstance(base, list) and isinstance(patch, list) and all(_named(one) for one in [*base, *patch]):
-        by_name = {one["name"]: one for one in base}
+    name = KEYS.get(field, "name")
+    if isinstance(base, list) and isinstance(patch, list) and all(_named(one, name) for one in [*base, *patch]):
+        by_name = {one[name]: one for one in base}
         for one in patch:
-            by_name[one["name"]] = merged(by_name[one["name"]], one) if one["name"] in by_name else copy.deepcopy(one)
+            by_name[one[name]] = merged(by_name[one[name]], one) if one[name] in by_name else copy.deepcopy(one)
         return list(by_name.values())
     if isinstance(base, list) and isinstance(patch, list) and all(isinstance(one, dict) for one in patch):
         return [*base, *copy.deepcopy(patch)]
     return copy.deepcopy(patch)
 
 
-def _named(one: Any) -> bool:
-    return isinstance(one, dict) and "name" in one
+def _named(one: Any, name: str) -> bool:
+    return isinstance(one, dict) and isinstance(one.get(name), str)
+
+
+def _check(template: Object, task: Task) -> None:
+    """What every run needs of its pods is there after the patch."""
+    labels, spec = _dig(template, "metadata", "labels"), _dig(template, "spec")
+    ours = one_named(_dig(spec, "containers"), contract.CONTAINER)
+    volume = one_named(_dig(spec, "volumes"), VOLUME)
+    mounts = [_dig(one, "mountPath") for one in _things(_dig(ours, "volumeMounts")) if one.get("name") == VOLUME]
+    claim, image = _dig(volume, "persistentVolumeClaim", "claimName"), _dig(ours, "image")
+    lacks = {
+        f"the container '{contract.CONTAINER}'": not ours,
+        f"an image of container '{contract.CONTAINER}'": not isinstance(image, str) or not image,
+        f"the volume '{VOLUME}' of a claim": not isinstance(claim, str) or not claim,
+        f"the volume '{VOLUME}' at {contract.MOUNT}": contract.MOUNT not in mounts,
+        "Stoker's labels as they are": any(_dig(labels, key) != value for key, value in task.labels.items()),
+    }
+    if lacking := [what for what, lack in lacks.items() if lack]:
+        raise UserError(
+            f"on.pod leaves the pods without {lacking[0]}",
+            remedy="Take that part out of on.pod: it is laid over Stoker's own pod, which has all that a run needs",
+        )
+
+
+def one_named(things: Any, name: str) -> Object:
+    """The one of that name; nothing where there is none."""
+    return next((one for one in _things(things) if one.get("name") == name), {})
+
+
+def _things(value: Any) -> list[Object]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _dig(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _filled(values: Object) -> Object:

@@ -7,6 +7,7 @@ from typing import Any
 
 from stoker.kube import Cluster, Object
 from stoker.launch.needs import needs
+from stoker.launch.pod import SECURITY, merged, one_named
 from stoker.launch.transfer.frames import Cut
 from stoker.rundir import PlaceRef
 from stoker.spec import contract
@@ -25,7 +26,9 @@ START_PROBLEMS = {"CreateContainerConfigError", "CreateContainerError", "RunCont
 def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
     """Pure. Needs next to nothing of a node, and tolerates what the run does."""
     on, wanted = run.on, needs(run, ref.run)
-    context = (on.pod.get("spec") or {}).get("securityContext")
+    patch = on.pod.get("spec") or {}
+    context = patch.get("securityContext")
+    security = one_named(patch.get("containers"), contract.CONTAINER).get("securityContext") or {}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": DEADLINES[kind],
@@ -40,6 +43,7 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
                 "command": list(WAIT),
                 "env": [{"name": key, "value": value} for key, value in run.env.items()],
                 "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+                "securityContext": merged(SECURITY, security),
                 "volumeMounts": [{"name": "stoker", "mountPath": contract.MOUNT}],
             }
         ],
@@ -74,7 +78,7 @@ def _elsewhere(selectors: Mapping[str, str]) -> dict[str, Any]:
 def ensure(cluster: Cluster, pod: Object) -> str:
     """Its name, once it runs. One that is there is used again while it lives. Raises Cut when somebody deletes it."""
     name = pod["metadata"]["name"]
-    check_claim(cluster, pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"])
+    claimed(cluster, pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"])
     end = time.monotonic() + PATIENCE
     while (there := cluster.get("Pod", name)) is not None and not _is_good(there):
         cluster.delete("Pod", name, grace=0)
@@ -86,16 +90,19 @@ def ensure(cluster: Cluster, pod: Object) -> str:
     return _wait(cluster, name, end)
 
 
-def check_claim(cluster: Cluster, claim: str) -> None:
-    there = cluster.get("PersistentVolumeClaim", claim)
+def claimed(cluster: Cluster, name: str) -> Object:
+    """The volume claim of that name."""
+    there = cluster.get("PersistentVolumeClaim", name)
     if there is None:
-        names = [one["metadata"]["name"] for one in cluster.list("PersistentVolumeClaim", limit=5)]
+        names = [one["metadata"]["name"] for one in cluster.list("PersistentVolumeClaim", limit=10)]
+        others = f"There are: {', '.join(names)}" if names else "There is none: make one with ReadWriteMany access"
         raise UserError(
-            f"namespace {cluster.namespace} of {cluster.who} has no volume claim '{claim}'",
-            remedy=f"Set on.volume to one that is there: {', '.join(names)}" if names else "Make it with kubectl apply",
+            f"namespace {cluster.namespace} of {cluster.who} has no volume claim '{name}'",
+            remedy=f"{others}. Set on.volume",
         )
     if (there.get("status") or {}).get("phase") == "Lost":
-        raise UserError(f"the volume of claim '{claim}' is gone", remedy="Make another claim, and name it in on.volume")
+        raise UserError(f"the volume of claim '{name}' is gone", remedy="Make another claim, and name it in on.volume")
+    return there
 
 
 def runs(pod: Object) -> bool:

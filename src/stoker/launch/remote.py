@@ -1,9 +1,12 @@
 """A run directory on a volume, through a pod that sees it: a live one of the run, else a reader."""
 
+import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
+from stoker import __version__
 from stoker.kube import Cluster, Forbidden, Lost, Unreachable, connect
 from stoker.launch import reader
 from stoker.launch.execution import Execution, last_line
@@ -16,6 +19,7 @@ from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
 from stoker.spec.run import AnySpec
 
 PYTHON = ("python3", "-P")
+T = TypeVar("T")
 KILLED = 128  # and the number of the signal
 FEW = 5  # live pods that are tried before a reader is made
 
@@ -78,6 +82,17 @@ class Remote:
         finally:
             command.close()
         check(command, verb)
+
+    def understood(self, made: Callable[..., T], text: str) -> T:
+        """What Stoker prints there as JSON, as the same thing here."""
+        try:
+            return made(**json.loads(text))
+        except (ValueError, TypeError) as e:
+            raise UserError(
+                f"the Stoker of image {self.ref.image} is of another version than this one, {__version__}, "
+                "and what it says is not understood",
+                remedy="Use that version here, or go on with the run with an image of this one: stoker launch",
+            ) from e
 
     def pods(self) -> list[str]:
         """Those that see the volume; one is made when there is none."""

@@ -1,6 +1,5 @@
 """The logs of a run that lives in a cluster: from the volume, through a pod that sees it; else from its pods."""
 
-import json
 from collections import Counter, deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from stoker.observe.pod_logs import pod_logs
 from stoker.spec.errors import UserError
 
 OVERLAP = 2.0  # seconds of lines that are asked for again: those of many ranks do not come in the order of time
+FOLLOWING = ("--follow", "--while-heard")
 TRIES = 5  # connections in a row that broke before a line came
 
 
@@ -48,7 +48,7 @@ def _from_the_volume(
     remote: Remote, *, rank: int | None, follow: bool, tail: int | None, since: float | None
 ) -> Iterator[LogLine]:
     """When the pod that is looked through goes away, another is; no line is told twice."""
-    words = ["--json", *(["--all"] if rank is None else ["--rank", str(rank)]), *(["--follow"] if follow else [])]
+    words = ["--json", *(["--all"] if rank is None else ["--rank", str(rank)]), *(FOLLOWING if follow else [])]
     recent: deque[LogLine] = deque()
     failures = 0
     while True:
@@ -58,7 +58,7 @@ def _from_the_volume(
         more += ["--tail", str(tail)] if tail is not None and not recent else []
         try:
             for text in remote.ask("logs", *words, *more):
-                line = LogLine(**json.loads(text))
+                line = remote.understood(LogLine, text)
                 if told[line]:
                     told[line] -= 1
                     continue

@@ -1,7 +1,7 @@
 """Manifests that users have become run files, and no field of them is lost in silence."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,91 @@ def test_a_template_is_refused_by_the_names_that_have_no_value() -> None:
         read("pytorchjob", "fsdp.yaml-template", S3 | {"NUM_NODE": "2"})
 
 
+def changed(change: Callable[[dict[str, Any]], None]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the manifest of master and worker becomes when its master is another."""
+    document = yaml.safe_load((HERE / "pytorch-job-cpu.yaml").read_text())
+    change(document["spec"])
+    values, outcomes = read_manifest(yaml.safe_dump(document), "job.yaml", "pytorchjob", {})
+    return values, dict(outcomes)
+
+
+def master(spec: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    return found
+
+
+def test_a_volume_that_is_mounted_twice_stays_so() -> None:
+    mounts = [{"name": "team", "mountPath": f"/{one}", "subPath": one} for one in ("data", "models")]
+
+    def change(spec: dict[str, Any]) -> None:
+        master(spec)["volumes"] = [{"name": "team", "persistentVolumeClaim": {"claimName": "shared"}}]
+        master(spec)["containers"][0]["volumeMounts"] = mounts
+
+    values, _ = changed(change)
+    assert values["on"]["pod"]["spec"]["containers"][0]["volumeMounts"] == mounts
+
+
+def test_variables_have_the_values_that_kubernetes_would_put_there() -> None:
+    def change(spec: dict[str, Any]) -> None:
+        container = master(spec)["containers"][0]
+        container["env"] = [
+            {"name": "ROOT", "value": "/data"},
+            {"name": "BOOKS", "value": "$(ROOT)/books"},
+            {"name": "HF_TOKEN", "value": "hunter2"},
+            {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "URL", "value": "http://$(IP)/"},
+        ]
+        words = ["--data=$(BOOKS)", "--keep=$$(BOOKS)", "--token=$(HF_TOKEN)", "--ip", "$(IP)"]
+        container["command"], container["args"] = ["torchrun", "--nproc_per_node=2", "train.py", *words], []
+
+    values, outcomes = changed(change)
+    assert values["args"] == ["--data=/data/books", "--keep=$(BOOKS)", "--token=$(HF_TOKEN)", "--ip", "$(IP)"]
+    assert values["env"] == {"ROOT": "/data", "BOOKS": "/data/books", "URL": "http://$(IP)/"}
+    container = "spec.pytorchReplicaSpecs.Master.template.spec.containers[0]"
+    assert outcomes[f"{container}.command[3]"] == "args"
+    assert outcomes[f"{container}.command[5]"].startswith("not used: its $(HF_TOKEN) stays as it is")
+    assert outcomes[f"{container}.command[7]"].endswith("the script can read IP")
+    assert outcomes[f"{container}.env[4].value"].startswith("not used: its $(IP) stays as it is")
+
+
+def replicas(number: object) -> Callable[[dict[str, Any]], None]:
+    return lambda spec: spec["pytorchReplicaSpecs"]["Master"].update(replicas=number)
+
+
+def resource(**amounts: object) -> Callable[[dict[str, Any]], None]:
+    return lambda spec: master(spec)["containers"][0].update(resources={"requests": amounts})
+
+
+def command(*words: str) -> Callable[[dict[str, Any]], None]:
+    return lambda spec: master(spec)["containers"][0].update(command=list(words), args=[])
+
+
+def no_replicas(spec: dict[str, Any]) -> None:
+    command("torchrun", "t.py")(spec)
+    replicas(0)(spec)
+    del spec["pytorchReplicaSpecs"]["Worker"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (replicas("²"), "Master.replicas is ², which is no number"),
+        (command("torchrun", "--nnodes=0:2", "t.py"), r"command\[1\].*: on.nodes: '0..2' is no number"),
+        (no_replicas, "Master.replicas: on.nodes: '0' is no number of nodes"),
+        (lambda spec: master(spec).update(terminationGracePeriodSeconds="abc"), "PeriodSeconds: on.grace: "),
+        (resource(memory=""), "'' is no amount of memory"),
+        (resource(memory="i"), "'i' is no amount of memory"),
+        (resource(memory="-1Gi"), r"requests.memory: on.memory: "),
+        (resource(cpu="Infinity"), "'Infinity' is no amount of cpu"),
+        (resource(memory="Infinity"), "'Infinity' is no amount of memory"),
+        (command("sh", "-c", "torchrun t.py --msg it's"), r"a line that it cannot read \(No closing quotation\)"),
+    ],
+)
+def test_what_no_run_can_be_is_named_by_its_field(change: Callable[[dict[str, Any]], None], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        changed(change)
+
+
 JOB = "kind: PyTorchJob\napiVersion: kubeflow.org/v1\n"
 
 
@@ -167,6 +252,8 @@ JOB = "kind: PyTorchJob\napiVersion: kubeflow.org/v1\n"
     [
         ("kind: Pod", "holds no PyTorchJob"),
         ("{", "is not YAML"),
+        ("a: 2026-13-45", "is not YAML"),
+        ("kind: PyTorchJob\nspec: &a [*a]", "an alias holds itself"),
         ("- a", "holds no PyTorchJob"),
         (
             "kind: PyTorchJob\napiVersion: kubeflow.org/v2",

@@ -123,9 +123,12 @@ def _workers(*said: Field) -> Values:
     found: Values = {}
     for one in said:
         if one:
-            value = str(one.used("on.workers"))
-            found.setdefault("workers", "auto" if value in AUTO else int(value) if value.isdigit() else value)
+            found.setdefault("workers", _count(str(one.used("on.workers"))))
     return found
+
+
+def _count(value: str) -> int | str:
+    return "auto" if value in AUTO else int(value) if value.isdecimal() else value
 
 
 def _policy(policy: Field, restarts: Field) -> Values:
@@ -162,8 +165,8 @@ def _launcher(options: dict[str, str]) -> Values:
     """What the command says overrules what the job says, as it does where the job runs now."""
     on: Values = {}
     if workers := options.get("nproc_per_node"):
-        on["workers"] = "auto" if workers in AUTO else int(workers) if workers.isdigit() else workers
-    if (restarts := options.get("max_restarts")) and restarts.isdigit():
+        on["workers"] = _count(workers)
+    if (restarts := options.get("max_restarts")) and restarts.isdecimal():
         on["max_restarts"] = int(restarts)
     return on
 
@@ -199,6 +202,6 @@ def _compare(first: Field, other: Field) -> None:
 def _whole(one: Field, default: int) -> int:
     if not one:
         return default
-    if isinstance(one.value, bool) or not str(one.value).isdigit():
+    if isinstance(one.value, bool) or not str(one.value).isdecimal():
         raise UserError(f"{dotted(one.path)} is {one.value}, which is no number", remedy="Write a number there")
     return int(one.value)

@@ -6,7 +6,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from stoker.launch.import_config.fields import UNUSED, Field
-from stoker.launch.import_config.words import Launch, option_name, read_command
+from stoker.launch.import_config.words import Launch, expanded, option_name, read_command
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.on import TOLERATION
@@ -37,7 +37,7 @@ LAUNCHER_UNUSED = {
     "standalone": "where it runs is said by on",
 }
 SHM = "/dev/shm"
-BINARY, DECIMAL = "KMGTPE", "kMGTPE"
+UNITS = "kKMGTPEi"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -80,11 +80,15 @@ def _container(spec: Field) -> Field:
 
 
 def _launch(container: Field) -> Launch:
+    known = _known(container)
     fields = [word for part in ("command", "args") for word in container[part]]
-    launch = read_command([word.value for word in fields], f"container {container['name'].value}")
+    words = [expanded(str(word.value), known) for word in fields]
+    launch = read_command([text for text, _ in words], f"container {container['name'].value}")
     option = None
     for number, word in enumerate(fields):
-        if launch.at is None:
+        if unknown := words[number][1]:
+            word.unused(_unexpanded(unknown))
+        elif launch.at is None:
             word.used("read as the launcher, its options, script and args")
         elif number == launch.at:
             word.used("script")
@@ -105,8 +109,24 @@ def _option_outcome(option: str | None) -> str:
     return UNUSED + why
 
 
+def _known(container: Field) -> dict[str, str]:
+    """Variables whose values may be written down."""
+    known: dict[str, str] = {}
+    for one in container["env"]:
+        name = str(one["name"].value)
+        if one["value"] and not one["valueFrom"] and not SECRET.search(name):
+            known[name], _ = expanded(str(one["value"].value), known)
+    return known
+
+
+def _unexpanded(names: list[str]) -> str:
+    """Stoker's pods do not expand: a script's words stay as they are."""
+    return f"its $({names[0]}) stays as it is, its value being known in the pod alone; the script can read {names[0]}"
+
+
 def _environment(container: Field, found: Pod) -> Values:
     kept = []
+    known: dict[str, str] = {}
     for one in container["env"]:
         name, value, source = str(one["name"].value), one["value"], one["valueFrom"]
         if key := source["secretKeyRef"]:
@@ -120,8 +140,11 @@ def _environment(container: Field, found: Pod) -> Values:
             one.used(f"secrets.{name}")
             value.unused(f"a secret in plain text; set {name} in your environment where you launch")
         else:
-            found.env[name] = str("" if value.value is None else value.value)
+            text, unknown = expanded(str("" if value.value is None else value.value), known)
+            found.env[name] = known[name] = text
             one.used(f"env.{name}")
+            if unknown:
+                value.unused(_unexpanded(unknown))
     return {"env": kept} if kept else {}
 
 
@@ -149,22 +172,21 @@ def _amount(name: str, value: Any) -> Any:
             return int(cores) if cores == int(cores) else float(cores)
         if name != "memory":
             return int(text)
-        bare = text.removesuffix("i")[-1:]
-        if text.endswith("i") and bare in BINARY:
-            return f"{text}B"
-        return f"{text}B" if text[-1:] in DECIMAL else int(Decimal(text))
-    except (InvalidOperation, ValueError):
+        number = text.rstrip(UNITS)
+        bytes = int(Decimal(number))
+        return bytes if number == text else f"{text}B"
+    except (InvalidOperation, ValueError, OverflowError):
         raise UserError(
             f"'{text}' is no amount of {name}", remedy="Write it as Kubernetes does, such as 500m or 16Gi"
         ) from None
 
 
 def _volumes(spec: Field, container: Field, on: Values, ours: Values, patch: Values) -> None:
-    mounts = {str(one["name"].value): one for one in container["volumeMounts"]}
+    mounts = list(container["volumeMounts"])
+    shared = {str(one["name"].value): one for one in mounts if one["mountPath"].value == SHM}
     kept = []
     for volume in spec["volumes"]:
-        mount = mounts.get(str(volume["name"].value))
-        if mount and mount["mountPath"].value == SHM:
+        if mount := shared.get(str(volume["name"].value)):
             if size := volume["emptyDir"]["sizeLimit"]:
                 on["shm"] = _amount("memory", size.value)
             volume.used("on.shm" if "shm" in on else "every pod is given a /dev/shm: on.shm says how large")
@@ -173,9 +195,7 @@ def _volumes(spec: Field, container: Field, on: Values, ours: Values, patch: Val
         if (claim := volume["persistentVolumeClaim"]["claimName"]) and "volume" not in on:
             on["volume"] = claim.used("on.volume, which holds the run; and on.pod.spec.volumes")
         kept.append(volume.used("on.pod.spec.volumes"))
-    shown = [
-        one.used("on.pod.spec.containers.volumeMounts") for one in mounts.values() if one["mountPath"].value != SHM
-    ]
+    shown = [one.used("on.pod.spec.containers.volumeMounts") for one in mounts if one["mountPath"].value != SHM]
     patch |= {"volumes": kept} if kept else {}
     ours |= {"volumeMounts": shown} if shown else {}
 

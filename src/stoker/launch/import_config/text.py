@@ -2,17 +2,22 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from stoker.launch.import_config.fields import UNUSED, Outcome, dotted, leaves
 from stoker.launch.import_config.jobs import KINDS, convert
 from stoker.spec.document import parse_value
 from stoker.spec.errors import UserError
+from stoker.spec.problems import explain_problem
+from stoker.spec.run import ScriptSpec
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 WIDTH = 116
+INSIDE = ("on", "env", "secrets")  # keys that hold keys
 
 
 def read_manifest(
@@ -26,10 +31,7 @@ def read_manifest(
         used.add(variable)
         return variables.get(variable, found[0])
 
-    try:
-        documents = [one for one in yaml.safe_load_all(VARIABLE.sub(value, text)) if one is not None]
-    except yaml.YAMLError as e:
-        raise UserError(f"{name} is not YAML: {' '.join(str(e).split())}", remedy="Mend it") from e
+    documents = _documents(VARIABLE.sub(value, text), name)
     if unknown := sorted(set(variables) - used):
         raise UserError(f"{name} has no ${unknown[0]}", remedy=f"Take --set {unknown[0]}=… out")
     wanted = KINDS[kind][1]
@@ -43,6 +45,7 @@ def read_manifest(
     for one in documents:
         if one is not ours[0]:
             outcomes.append((_title(one), f"{UNUSED}it is another object; Stoker needs none beside its own"))
+    _check(values, outcomes, name)
     return values, outcomes
 
 
@@ -59,6 +62,31 @@ def run_file(values: dict[str, Any], outcomes: Sequence[Outcome], *, source: str
     if unused:
         lines += ["", "# Not used:", *(f"#   {field}: {why}" for field, why in unused)]
     return "\n".join(lines) + "\n"
+
+
+def _documents(text: str, name: str) -> list[Any]:
+    try:
+        found = [one for one in yaml.safe_load_all(text) if one is not None]
+        list(leaves(found))  # a document that holds itself has no end
+    except (yaml.YAMLError, ValueError) as e:
+        raise UserError(f"{name} is not YAML: {' '.join(str(e).split())}", remedy="Mend it") from e
+    except RecursionError:
+        raise UserError(f"{name} goes too deep: an alias holds itself", remedy="Write it out") from None
+    return found
+
+
+def _check(values: dict[str, Any], outcomes: Sequence[Outcome], name: str) -> None:
+    """A run file that Stoker would refuse is not made: the field that it comes from is named."""
+    said: dict[str, tuple[Any, str]] = {}
+    for key, value in values.items():
+        for one, inner in value.items() if key in INSIDE else [("", value)]:
+            whole = f"{key}.{one}".rstrip(".")
+            fields = [field for field, what in outcomes if re.match(rf"{re.escape(whole)}\b", what)]
+            said[whole] = inner, ": ".join([name, *([", ".join(fields[:3])] if fields else [])])
+    try:
+        ScriptSpec.model_validate(values)
+    except ValidationError as e:
+        raise explain_problem(e, said, Path(name)) from e
 
 
 def _refuse_variables(document: dict[str, Any], name: str) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stoker.spec.errors import UserError
@@ -47,6 +47,20 @@ def read_command(words: Sequence[str], where: str) -> Launch:
     return Launch(script=rest[0], args=rest[1:], options=options, at=at)
 
 
+def expanded(text: str, known: Mapping[str, str]) -> tuple[str, list[str]]:
+    """With the values of its $(NAME)s, as Kubernetes puts them there; and the names that are not known."""
+    unknown: list[str] = []
+
+    def value(found: re.Match[str]) -> str:
+        if found[0] == "$$":
+            return "$"
+        if found[1] not in known:
+            unknown.append(found[1])
+        return known.get(found[1], found[0])
+
+    return re.sub(r"\$(?:\$|\(([-._a-zA-Z][-._a-zA-Z0-9]*)\))", value, text), unknown
+
+
 def option_name(word: str) -> str | None:
     """`--rdzv-backend=c10d` -> rdzv_backend; None for a word that is no option."""
     if not word.startswith("-"):
@@ -64,7 +78,12 @@ def _without_shell(words: list[str], where: str) -> list[str]:
             f"{where} is a shell script of several commands",
             remedy="Put the torchrun line alone into it; what comes before belongs in the image or in the script",
         )
-    found = shlex.split(text)
+    try:
+        found = shlex.split(text)
+    except ValueError as e:
+        raise UserError(
+            f"{where} gives the shell a line that it cannot read ({e})", remedy="Close its quotes, or escape the quote"
+        ) from e
     return found[1:] if found[:1] == ["exec"] else found
 
 
