@@ -29,6 +29,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 Record = dict[str, Any]
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system says that has none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -302,8 +303,10 @@ class RunDir:
                 except BlockingIOError:
                     holder: Record = json.loads(file.read() or "null") or {"pid": 0, "host": "?", "time": 0.0}
                     return holder
-        except FileNotFoundError:
-            return None
+        except OSError as e:
+            if e.errno in (errno.ENOENT, *NO_LOCKS):
+                return None
+            raise
 
 
 class Held(UserError):
@@ -329,6 +332,11 @@ def _take(file: TextIO) -> bool:
             return True
         except BlockingIOError:
             time.sleep(0.05)
+        except OSError as e:
+            if e.errno not in NO_LOCKS:
+                raise
+            remedy = "Mount that volume with the option flock, or keep runs on one that has locks"
+            raise UserError(f"{file.name} cannot be locked ({e.strerror})", remedy=remedy) from e
     return False
 
 

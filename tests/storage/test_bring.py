@@ -87,6 +87,23 @@ def test_a_file_and_a_folder_of_files(put: Any, tmp_path: Path) -> None:
     assert (tmp_path / "data/one.txt").read_bytes() == b"one"
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_whole_bucket(put: Any, tmp_path: Path, end: str) -> None:
+    put("sets/a/one.txt", b"one")
+    bucket = put("two.txt", b"two").removesuffix("/two.txt")
+    list(in_place.bring(bucket + end, tmp_path / "data", unpack=False))
+    assert (tmp_path / "data/sets/a/one.txt").read_bytes() == b"one"
+    assert (tmp_path / "data/two.txt").read_bytes() == b"two"
+
+
+def test_a_file_in_the_place_of_the_folder_is_told_in_one_line(put: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    told = bring(put("two.txt", b"two"), str(tmp_path / "data"), code=2)
+    assert "cannot be written" in told.stderr
+    assert told.stderr.count("\n") <= 2
+    assert "Traceback" not in told.stderr
+
+
 def test_it_goes_on_after_a_kill(put: Any, tmp_path: Path, eventually: Any) -> None:
     files = {"large": random.Random(1).randbytes(30_000_000)}
     url = put("sets/wiki.tar", tar(files))

@@ -16,8 +16,9 @@ import pytest
 
 from stoker.rundir import RunDir, write_json
 from stoker.spec.run import ScriptSpec
+from stoker.supervise.crew import MERCY
 from stoker.supervise.members import Deposed, Members, Node, Patience, find_leader, read_token
-from stoker.supervise.wire import MOST_STRANGERS, Message, Stranger, Wire
+from stoker.supervise.wire import MOST_STRANGERS, PING, Message, Stranger, Wire
 
 HOME = "127.0.0.1"
 
@@ -257,3 +258,49 @@ def test_a_leader_that_another_has_taken_over_from_stands_down(run: RunDir, lead
     write_json(file, json.loads(file.read_text()) | {"id": "another"})
     with pytest.raises(Deposed):
         until(lambda: members.turn())
+    members.close(0)
+    assert json.loads(file.read_text())["id"] == "another"
+
+
+def test_a_leader_after_whom_another_has_led_and_ended_stands_down(run: RunDir, lead: Callable[..., Members]) -> None:
+    members = lead()
+    members.reassure()
+    (run.path / ".members" / "leader.json").unlink()
+    with pytest.raises(Deposed):
+        members.reassure()
+
+
+def test_a_leader_that_cannot_read_who_leads_goes_on(run: RunDir, lead: Callable[..., Members]) -> None:
+    members = lead()
+    (run.path / ".members" / "leader.json").write_text("half")
+    members.reassure()
+
+
+def test_a_follower_that_was_frozen_too_long_gives_up_its_leader(
+    wire: Callable[..., Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower = wire(), wire(silence=2.0)
+    number = follower.connect(HOME, leader.listen(HOME, 0), {})
+    look = follower._selector.select
+    monkeypatch.setattr(follower._selector, "select", lambda timeout: (time.sleep(2.5), look(timeout))[1])
+    assert heard(follower, 1) == [(number, None)]
+    assert follower.gone.is_set()
+
+
+def test_a_leader_that_was_frozen_blames_nobody(wire: Callable[..., Wire], monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = wire(silence=2.0)
+    with call(leader.listen(HOME, 0)) as silent:
+        introduce(silent, "secret")
+        heard(leader, 1)
+        look, naps = leader._selector.select, [3.0]
+        monkeypatch.setattr(
+            leader._selector, "select", lambda timeout: (time.sleep(naps.pop() if naps else 0), look(timeout))[1]
+        )
+        until(lambda: not naps)
+        time.sleep(3.5)
+        assert leader.news() == []
+
+
+def test_a_leader_waits_until_the_workers_of_a_silent_follower_are_dead() -> None:
+    patience = Patience()
+    assert patience.silence_of_a_follower > patience.silence + MERCY + 2 * PING

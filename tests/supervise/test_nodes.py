@@ -1,5 +1,6 @@
 """One run over several nodes: real supervisor processes over small worker scripts that need no torch."""
 
+import errno
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir import DataRef, Exit, RunDir, write_json
 from stoker.spec.data import Data
 from stoker.spec.run import On, RunSpec, ScriptSpec, Until
 from stoker.supervise.__main__ import main
@@ -301,7 +302,41 @@ def test_one_node_in_a_pod_needs_no_peers_and_waits_for_the_one_that_it_replaces
     assert old.wait(timeout=60) == 203
     started(run, 2)
     finish(run, new)
-    assert not (run.path / ".members").exists()
+    assert not (run.path / ".members" / "leader.json").exists()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_node_whose_lock_was_lost_leaves_the_run_to_its_replacement(run: RunDir, tale: Make, ended: bool) -> None:
+    one = tale(nodes="1", workers=1)
+    old = one.start(0)
+    started(run, 1)
+    worker = json.loads((run.path / "env-1-0.json").read_text())["pid"]
+    if ended:
+        (run.path / ".members" / "leader.json").unlink()
+    else:
+        write_json(run.path / ".members" / "leader.json", leader_of(run) | {"id": "another"})
+    assert old.wait(timeout=60) == 203
+    until(lambda: not is_alive(worker))
+    assert run.exit() is None
+    assert ended or leader_of(run)["id"] == "another"
+
+
+@pytest.mark.parametrize("nodes", [[], ["--nodes", "1", "--node", "0"], ["--nodes", "2", "--node", "0"]])
+def test_a_volume_without_locks_is_told_and_not_tried_again(
+    run: RunDir, nodes: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    address = ["--address", "127.0.0.1", "--port", "0"] if nodes else []
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *nodes, *address])
+    assert main() == 2
+    error = capsys.readouterr().err
+    assert "cannot be locked (No locks available)" in error
+    assert "with the option flock" in error
+    assert error.count("\n") == 1
+    assert run.holder() is None
 
 
 def test_a_script_over_two_nodes_is_asked_everywhere_and_has_the_curve_of_rank_0(tmp_path: Path, nodes: Make) -> None:

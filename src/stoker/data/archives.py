@@ -1,11 +1,14 @@
 """Archives unpacked safely: nothing outside the folder, no devices, and again from where it was cut."""
 
+import errno
+import lzma
 import os
 import posixpath
 import shutil
 import stat
 import tarfile
 import zipfile
+import zlib
 from calendar import timegm
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 ZIPS = (".zip",)
 PIECE = 1 << 20
 PART = ".stoker-part"  # the end of a name that is not whole yet
+ENCRYPTED = 1  # in the flags of a file in a zip
 LATEST = 2**33  # seconds since 1970: the year 2242
 MARGIN = 16 << 20  # bytes that are left free
 
@@ -28,6 +32,7 @@ class Member:
     size: int
     time: int
     program: bool
+    folder: bool = False
     link: str | None = None
     """What a symbolic link says."""
     same: str | None = None
@@ -43,14 +48,31 @@ def extract(archive: Path, into: Path, *, name: str) -> Iterator[int]:
 
     `name` is that of the archive, whose ending tells its kind.
     """
-    into.mkdir(parents=True, exist_ok=True)
     try:
+        into.mkdir(parents=True, exist_ok=True)
         if name.lower().endswith(ZIPS):
             yield from _zip(archive, into)
         else:
             yield from _tar(archive, into, plain=name.lower().endswith(".tar"))
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OverflowError) as e:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OverflowError) as e:
         raise UserError(f"{name} is no whole archive ({e})", remedy="Fetch it again") from e
+    except NotImplementedError as e:
+        raise UserError(f"{name} is packed in a way that is not known here ({e})", remedy="Pack it as .tar.gz") from e
+    except OSError as e:
+        if e.errno is None:  # from the one who unpacks
+            raise UserError(f"{name} is no whole archive ({e})", remedy="Fetch it again") from e
+        raise unwritable(into, e) from e
+
+
+def unwritable(folder: Path, e: OSError) -> UserError:
+    """What stands in the way of files for a folder, and what to do about it."""
+    if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Make room there, or take a larger volume; run again, it goes on where it stopped"
+    elif e.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY):
+        remedy = "Move what is there away, or take another folder"
+    else:
+        remedy = "Mend it there, or take another folder"
+    return UserError(f"{e.filename2 or e.filename or folder} cannot be written ({e.strerror})", remedy=remedy)
 
 
 def _tar(archive: Path, into: Path, *, plain: bool) -> Iterator[int]:
@@ -58,14 +80,16 @@ def _tar(archive: Path, into: Path, *, plain: bool) -> Iterator[int]:
         with tarfile.open(archive) as tar:
             for info in tar:
                 _checked(_tar_member(info), into)
+    links: dict[Path, Member] = {}
     with tarfile.open(archive, "r:" if plain else "r|*") as tar:
         for info in tar:
             member = _tar_member(info)
             path = _checked(member, into)
+            links.pop(path, None)  # of two with one name the last counts
             if info.isdir():
                 path.mkdir(parents=True, exist_ok=True)
             elif info.issym():
-                _link(member, path, into)
+                links[path] = member
             elif info.islnk():
                 _copy(member, path, into)
             elif not _is_there(member, path):
@@ -73,6 +97,7 @@ def _tar(archive: Path, into: Path, *, plain: bool) -> Iterator[int]:
                 assert data is not None
                 _write(data, member, path)
             yield member.size
+    _make_links(links, into)
 
 
 def _zip(archive: Path, into: Path) -> Iterator[int]:
@@ -100,6 +125,7 @@ def _tar_member(info: tarfile.TarInfo) -> Member:
         size=info.size if info.isreg() else 0,
         time=max(0, min(int(info.mtime), LATEST)),
         program=bool(info.mode & stat.S_IXUSR),
+        folder=info.isdir(),
         link=info.linkname if info.issym() else None,
         same=info.linkname if info.islnk() else None,
     )
@@ -109,25 +135,49 @@ def _zip_member(info: zipfile.ZipInfo) -> Member:
     mode = info.external_attr >> 16
     if stat.S_ISLNK(mode):
         raise UserError(f"the archive has a link: {info.filename}", remedy="Use an archive of plain files")
-    when = max(0, timegm((*info.date_time, 0, 0, 0)))
-    return Member(name=info.filename, size=info.file_size, time=when, program=bool(mode & stat.S_IXUSR))
+    if info.flag_bits & ENCRYPTED:
+        raise UserError(f"the archive asks for a password: {info.filename}", remedy="Pack it again without one")
+    try:
+        when = max(0, timegm((*info.date_time, 0, 0, 0)))
+    except ValueError:  # the month 0 of who kept no time
+        when = 0
+    program = bool(mode & stat.S_IXUSR)
+    return Member(name=info.filename, size=info.file_size, time=when, program=program, folder=info.is_dir())
 
 
 def _checked(member: Member, into: Path) -> Path:
-    """Where it goes: below the folder, by its name and by all the links that are there."""
-    outside = _leads_out(member.name) or (member.same is not None and _leads_out(member.same))
-    if member.link is not None:
-        outside |= _leads_out(posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.link)))
+    """Where it goes: below the folder, and there is no link on the way to it."""
     path = into / member.name
-    if not outside:
-        outside = not path.parent.resolve().is_relative_to(into.resolve())
+    outside = _leads_out(member.name) or (path == into and not member.folder)
+    outside |= member.same is not None and _leads_out(member.same)
+    outside |= member.link is not None and _points_out(member.name, member.link)
     if outside:
         raise UserError(f"the archive has a name that leads out of it: {member.name}", remedy="Do not trust it")
+    if any(word.endswith(PART) for word in path.relative_to(into).parts):
+        raise UserError(f"the archive has a name for what is half unpacked: {member.name}", remedy="Do not trust it")
+    if link := _link_above(path, into):
+        raise UserError(
+            f"the archive has a name that leads through a link: {member.name}",
+            remedy=f"Do not trust it; if {link} is a link of your own, take another folder",
+        )
     return path
 
 
 def _leads_out(name: str) -> bool:
     return posixpath.isabs(name) or ".." in name.split("/") or "\0" in name or "\\" in name
+
+
+def _points_out(name: str, link: str) -> bool:
+    """Up first, and then down: after a name that may be a link, now or later, "up" leads anywhere."""
+    words = [word for word in link.split("/") if word not in ("", ".")]
+    ups = next((at for at, word in enumerate(words) if word != ".."), len(words))
+    below = len([word for word in name.split("/") if word not in ("", ".")]) - 1
+    return posixpath.isabs(link) or ups > below or _leads_out("/".join(words[ups:]))
+
+
+def _link_above(path: Path, into: Path) -> Path | None:
+    above = path.parents[: len(path.relative_to(into).parts) - 1] if path != into else ()
+    return next((one for one in above if one.is_symlink()), None)
 
 
 def _is_there(member: Member, path: Path) -> bool:
@@ -143,28 +193,33 @@ def _write(data: IO[bytes], member: Member, path: Path) -> None:
     _check_room(member.size, path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name[-200:]}{PART}")
-    with open(part, "wb") as file:
+    part.unlink(missing_ok=True)
+    with open(part, "xb") as file:  # it is made here, and no link is followed
         shutil.copyfileobj(data, file, PIECE)
     part.chmod(0o755 if member.program else 0o644)
     os.utime(part, (member.time, member.time))
     os.replace(part, path)
 
 
-def _link(member: Member, path: Path, into: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    assert member.link is not None
-    if path.is_symlink():
-        path.unlink()
-    path.symlink_to(member.link)
-    if not path.resolve().is_relative_to(into.resolve()):
-        path.unlink()
-        raise UserError(f"the archive has a link that leads out of it: {member.name}", remedy="Do not trust it")
+def _make_links(links: dict[Path, Member], into: Path) -> None:
+    """When all files are there, so that none is written through a link; and looked at when all links are there."""
+    for path, member in links.items():
+        _checked(member, into)
+        assert member.link is not None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(member.link)
+    root = os.path.realpath(into)
+    for path, member in links.items():
+        if os.path.commonpath([root, os.path.realpath(path)]) != root:
+            path.unlink()
+            raise UserError(f"the archive has a link that leads out of it: {member.name}", remedy="Do not trust it")
 
 
 def _copy(member: Member, path: Path, into: Path) -> None:
     """A hard link, as a file of its own."""
     source = into / (member.same or "")
-    if not source.resolve().is_relative_to(into.resolve()) or not source.is_file():
+    if _link_above(source, into) or source.is_symlink() or not source.is_file():
         raise UserError(f"the archive has a link to what it does not have: {member.name}", remedy="Do not trust it")
     with open(source, "rb") as data:
         _write(data, member, path)

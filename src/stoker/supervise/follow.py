@@ -1,11 +1,12 @@
 """A node that follows: it starts and ends its workers as the leader says, and reports how each of them ended."""
 
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass, replace
 
 from stoker.spec import contract
-from stoker.supervise.crew import POLL
+from stoker.supervise.crew import MERCY, POLL
 from stoker.supervise.members import Leader, Node, Patience, read_token
 from stoker.supervise.signals import Signals
 from stoker.supervise.wire import Message, Wire
@@ -19,7 +20,7 @@ class Parting:
     """How the time with a leader ended."""
 
     met: bool = False
-    """Whether there was one at all."""
+    """Whether there was one that took us in."""
     code: int | None = None
     """To end with; None when another leader is to be found."""
 
@@ -34,23 +35,27 @@ def follow(job: Job, me: Node, leader: Leader, *, signals: Signals, patience: Pa
     except OSError:
         wire.stop()
         return Parting()
-    print(f"stoker: {me} follows node {leader.node} at {leader.address}", file=sys.stderr, flush=True)
-    follower = _Follower(job, wire, peer, signals)
+    follower = _Follower(job, wire, peer, signals, greeting=f"{me} follows node {leader.node} at {leader.address}")
     try:
-        return Parting(met=True, code=follower.serve())
+        code = follower.serve()
+        return Parting(met=follower.met, code=code)
     finally:
         follower.end()
         wire.stop()
 
 
 class _Follower:
-    def __init__(self, job: Job, wire: Wire, leader: int, signals: Signals) -> None:
+    def __init__(self, job: Job, wire: Wire, leader: int, signals: Signals, *, greeting: str) -> None:
         self._job, self._wire, self._leader, self._signals = job, wire, leader, signals
+        self._greeting = greeting
+        self.met = False
         self._workers: Workers | None = None
         self._attempt = 0
         self._reported: set[int] = set()
         self._leaving = False
         self._over: int | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._guard, daemon=True, name="guard").start()
 
     def serve(self) -> int | None:
         """Until the run is over, we leave, or the leader is gone."""
@@ -75,13 +80,31 @@ class _Follower:
 
     def end(self) -> None:
         """Without a leader the peers of our workers are gone too."""
+        self._end_workers()
+        self._ended.set()
+
+    def _guard(self) -> None:
+        """No worker outlives the leader for longer than it counts on.
+
+        It touches no storage: whoever reads or writes there may hang for ever, while others take our workers' place.
+        """
+        self._wire.gone.wait()
+        mercy = time.monotonic() + MERCY
+        while not self._ended.wait(POLL):
+            if (workers := self._workers) and time.monotonic() > mercy:
+                workers.kill()
+
+    def _end_workers(self) -> None:
         if self._workers:
             self._workers.end()
             self._workers = None
 
     def _obey(self, message: Message) -> None:
         kind = message.get("kind")
-        if kind == "start":
+        if kind == "welcome":
+            self.met = True
+            print(f"stoker: {self._greeting}", file=sys.stderr, flush=True)
+        elif kind == "start":
             self._start(Launch(**message["launch"]))
         elif kind == "over":
             self._over = int(message["code"])
@@ -91,7 +114,7 @@ class _Follower:
             self._workers.kill()
 
     def _start(self, launch: Launch) -> None:
-        self.end()
+        self._end_workers()
         self._attempt, self._reported = launch.attempt, set()
         spec = self._job.run.any_spec()
         self._workers = self._job.start(spec, launch, note=lambda text: self._tell("note", text=text))

@@ -6,6 +6,7 @@ The node that holds the run's lock leads: it writes where it listens, and the ot
 each other beforehand is the run directory. The token in it is what a node must know to be let in.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -17,10 +18,12 @@ from dataclasses import asdict, dataclass
 from stoker.rundir import RunDir, look_anew, write_json
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.supervise.crew import MERCY
 from stoker.supervise.wire import Message, Wire
 
 LEADER_FILE = "leader.json"
 TOKEN_FILE = "token"
+MARGIN = 3.0  # seconds: two pings, and the time to see and to do it
 REASSURANCE = 2.0  # seconds between two looks whether we still lead
 
 
@@ -42,7 +45,7 @@ class Patience:
     @property
     def silence_of_a_follower(self) -> float:
         """Longer: when both lose sight of each other, its workers are dead before others take their place."""
-        return 1.5 * self.silence
+        return self.silence + MERCY + MARGIN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +90,7 @@ class Leader:
 
 
 class Deposed(Exception):
-    """Another node leads: the lock was lost with the storage that keeps it."""
+    """Another node leads, or has led since: the lock was lost with the storage that keeps it."""
 
 
 def find_leader(run: RunDir) -> Leader | None:
@@ -108,7 +111,10 @@ def read_token(run: RunDir) -> str | None:
 class Members:
     """The leader's book of nodes, kept while it holds the run's lock."""
 
-    def __init__(self, run: RunDir, me: Node, port: int, *, patience: Patience, note: Callable[..., None]) -> None:
+    def __init__(
+        self, run: RunDir, me: Node, port: int | None, *, patience: Patience, note: Callable[..., None]
+    ) -> None:
+        """Without a port nobody can come."""
         self.me, self._run, self._note = me, run, note
         self._nodes: dict[int, Node] = {}
         self._leaving: set[int] = set()
@@ -118,22 +124,17 @@ class Members:
         self.lost = time.monotonic() if find_leader(run) else float("-inf")
         """When one was lost last, the leader before us among them."""
         self._wire = Wire(token=_make_token(run), silence=patience.silence_of_a_follower)
-        try:
-            port = self._wire.listen(me.address, port)
-        except OSError as e:
-            raise UserError(
-                f"cannot listen on {me.address}:{port}: {e.strerror or e}",
-                remedy=f"Set {contract.ENV_ADDRESS} to an address of this node and {contract.ENV_PORT} to a free port",
-            ) from e
+        heard_at = 0 if port is None else self._listen(port)
         self._leader = Leader(
-            id=secrets.token_hex(8), node=me.node, address=me.address, port=port, host=me.host, pod=me.pod
+            id=secrets.token_hex(8), node=me.node, address=me.address, port=heard_at, host=me.host, pod=me.pod
         )
         write_json(run.path / contract.MEMBERS_DIR / LEADER_FILE, asdict(self._leader))
         self._reassured = time.monotonic()
 
     def turn(self) -> list[tuple[int, Message | None]]:
         """See who came, went or said something. What members said, and None for one that is gone."""
-        self._reassure()
+        if time.monotonic() - self._reassured >= REASSURANCE:
+            self.reassure()
         said: list[tuple[int, Message | None]] = []
         for peer, message in self._wire.news():
             if message is None:
@@ -168,11 +169,36 @@ class Members:
 
     def close(self, code: int | None) -> None:
         """The run is over with a code; or we go, and another may lead."""
-        if code is not None:
+        if code is not None and not self._is_deposed():
             for peer in self._nodes:
                 self.tell(peer, {"kind": "over", "code": code})
             (self._run.path / contract.MEMBERS_DIR / LEADER_FILE).unlink(missing_ok=True)
         self._wire.stop()
+
+    def reassure(self) -> None:
+        """Raises Deposed when we lead no longer."""
+        self._reassured = time.monotonic()
+        if self._is_deposed():
+            raise Deposed
+
+    def _is_deposed(self) -> bool:
+        """Another has written that he leads, or has, and removed it at his end. What cannot be read tells nothing."""
+        if leader := find_leader(self._run):
+            return leader.id != self._leader.id
+        try:
+            (self._run.path / contract.MEMBERS_DIR / LEADER_FILE).stat()
+        except OSError as e:
+            return e.errno == errno.ENOENT
+        return False
+
+    def _listen(self, port: int) -> int:
+        try:
+            return self._wire.listen(self.me.address, port)
+        except OSError as e:
+            raise UserError(
+                f"cannot listen on {self.me.address}:{port}: {e.strerror or e}",
+                remedy=f"Set {contract.ENV_ADDRESS} to an address of this node and {contract.ENV_PORT} to a free port",
+            ) from e
 
     def _welcome(self, peer: int, message: Message) -> None:
         try:
@@ -187,6 +213,7 @@ class Members:
             self.dismiss(other)  # the pod that it replaces
         self._nodes[peer] = node
         self.changed = time.monotonic()
+        self.tell(peer, {"kind": "welcome"})
 
     def _part_with(self, peer: int) -> None:
         node = self._nodes.pop(peer)
@@ -196,14 +223,6 @@ class Members:
             self._note("left", **_facts(node))
         else:
             self._note("lost", **_facts(node))
-
-    def _reassure(self) -> None:
-        if time.monotonic() - self._reassured < REASSURANCE:
-            return
-        self._reassured = time.monotonic()
-        leader = find_leader(self._run)
-        if leader is not None and leader.id != self._leader.id:
-            raise Deposed
 
 
 def facts(seats: Sequence[tuple[Node, int]]) -> list[Message]:

@@ -10,7 +10,7 @@ from stoker.supervise.crew import POLL, Crew
 from stoker.supervise.members import Members, Patience, facts
 from stoker.supervise.signals import Signals
 from stoker.supervise.team import Seats, Team
-from stoker.supervise.workers import Hear, Job, Launch, alone, free_port
+from stoker.supervise.workers import LOOPBACK, Hear, Job, Launch, alone, free_port
 
 UNSAID = 3.0  # seconds of waiting that need no word
 REMINDER = 60.0  # seconds between two words about it
@@ -32,6 +32,9 @@ class Muster(Protocol):
     def start(self, spec: AnySpec, *, attempt: int, restart: int, hear: Hear | None) -> Crew:
         """`hear` is given the lines that the worker of rank 0 prints."""
 
+    def reassure(self) -> None:
+        """A look before the run's records are changed: raises Deposed when that is another's affair now."""
+
 
 class Alone:
     def __init__(self, job: Job, *, note: Note) -> None:
@@ -47,6 +50,9 @@ class Alone:
     def start(self, spec: AnySpec, *, attempt: int, restart: int, hear: Hear | None) -> Crew:
         launch = alone(attempt=attempt, restart=restart, workers=self._job.workers)
         return self._job.start(spec, launch, note=lambda text: self._note("note", text=text), hear=hear)
+
+    def reassure(self) -> None:
+        """There is no other."""
 
 
 class Together:
@@ -76,10 +82,10 @@ class Together:
         return False
 
     def facts(self) -> Record:
-        return {"nodes": facts([(self._members.me, 0), *self._seats.values()])}
+        return {"nodes": facts([(self._members.me, 0), *self._seats.values()])} if self._most > 1 else {}
 
     def start(self, spec: AnySpec, *, attempt: int, restart: int, hear: Hear | None) -> Crew:
-        address = self._members.me.address
+        address = self._members.me.address if self._most > 1 else LOOPBACK
         launch = Launch(
             attempt=attempt,
             restart=restart,
@@ -92,6 +98,9 @@ class Together:
         )
         ours = self._job.start(spec, launch, note=lambda text: self._note("note", text=text), hear=hear)
         return Team(self._members, ours, self._seats, launch, most=self._most)
+
+    def reassure(self) -> None:
+        self._members.reassure()
 
     def _enough(self) -> bool:
         there = 1 + len(self._members.here())

@@ -12,7 +12,7 @@ from stoker.spec import contract
 from stoker.storage.sync import mirrored
 from stoker.supervise.follow import follow
 from stoker.supervise.members import Deposed, Members, Node, Patience, find_leader
-from stoker.supervise.muster import Alone, Muster, Together
+from stoker.supervise.muster import Muster, Together
 from stoker.supervise.signals import Signals
 from stoker.supervise.silence import give_up
 from stoker.supervise.supervisor import noted, supervise
@@ -46,7 +46,7 @@ def take_part(job: Job, place: Place, *, signals: Signals, patience: Patience) -
             if parting.met:
                 alone_since = told = time.monotonic()
         if place.most > 1 and time.monotonic() - alone_since > patience.forlorn:
-            _say(f"{place.me} has found no leader: giving up")
+            _say(f"{place.me} has found no leader that takes it in: giving up")
             break
         if time.monotonic() - told > REMINDER:
             told = time.monotonic()
@@ -68,9 +68,8 @@ def _lead(job: Job, place: Place, *, signals: Signals, patience: Patience) -> in
             return ended.code  # we come too late. Who wants it to go on from there removes exit.json
         if end := give_up(run):
             return end.code
-        if place.most == 1:
-            return _in_a_pod(_judge(run, Alone(job, note=noted(run)), signals))
-        members = Members(run, place.me, place.port, patience=patience, note=noted(run))
+        port = place.port if place.most > 1 else None
+        members = Members(run, place.me, port, patience=patience, note=noted(run))
         _say(f"{place.me} leads")
         over: int | None = None
         try:

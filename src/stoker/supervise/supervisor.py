@@ -65,7 +65,9 @@ def supervise(run: RunDir, *, muster: Muster, signals: Signals, steady: float = 
             script=script,
         )
         if not again:
+            muster.reassure()
             return _end(run, verdict.failed(run, spec, culprit, code=contract.EXIT_FAILED, times=crashes))
+    muster.reassure()
     ended = run.exit()
     if ended and ended.code == contract.EXIT_SAVED:  # the leader before us has said it already
         return ended.code
@@ -84,6 +86,7 @@ def noted(run: RunDir) -> Callable[..., None]:
 
 def _attempt(run: RunDir, spec: AnySpec, *, muster: Muster, attempt: int, restart: int, signals: Signals) -> Ending:
     """Run the workers to their end. exit.json tells how that was, when they could write it; else who spoiled it."""
+    muster.reassure()
     run.clear_exit()
     noted(run)("world", attempt=attempt, workers=muster.world, restart=restart, **muster.facts())
     curve = Curve(run, world=muster.world) if isinstance(spec, ScriptSpec) else None
@@ -99,6 +102,7 @@ def _attempt(run: RunDir, spec: AnySpec, *, muster: Muster, attempt: int, restar
     except BaseException:
         crew.kill()
         raise
+    muster.reassure()
     if not by_itself and (exit := run.exit()) and exit.code == contract.EXIT_SAVED:
         run.clear_exit()  # it paused because its peers were gone and we ended it
     _redact_exit(run, Redactor(secret_values(spec).values()))

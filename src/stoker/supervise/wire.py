@@ -48,6 +48,8 @@ class Wire:
 
     def __init__(self, *, token: str, silence: float) -> None:
         self._token, self._silence = token, silence
+        self.gone = threading.Event()
+        """One who was known is gone; for who may not be able to hear the news."""
         self._peers: dict[int, Peer] = {}
         self._number = 0
         self._news: queue.SimpleQueue[tuple[int, Message | None]] = queue.SimpleQueue()
@@ -152,8 +154,10 @@ class Wire:
                     else:
                         self._hear(key.data)
                 slept, awake = time.monotonic() - awake, time.monotonic()
-                if slept > PING:  # we, or the whole machine: nobody is to blame for that silence
+                if slept > PING and self._listener:  # we, or the whole machine: nobody is to blame for that silence
                     self._excuse(slept - PING)
+                elif slept > self._silence:  # the leader has counted on: what came meanwhile may be old
+                    break
                 for number in list(self._peers):
                     self._look_after(number)
                 if time.monotonic() - self._pinged >= PING:
@@ -162,6 +166,7 @@ class Wire:
                 self._forget(number)
         except BaseException:
             self._broken = True
+            self.gone.set()
             raise
 
     def _excuse(self, seconds: float) -> None:
@@ -255,6 +260,7 @@ class Wire:
         self._selector.unregister(peer.socket)
         peer.socket.close()
         if peer.known:
+            self.gone.set()
             self._news.put((number, None))
 
     # proofs

@@ -91,21 +91,23 @@ class Workers(Crew):
         pump.close()
         return death(rank, self._ended[rank], line=pump.last_line, said=pump.tail)
 
+    # These two are called from any thread.
+
     def terminate(self) -> None:
         for process in self._living():
             process.terminate()
 
     def kill(self) -> None:
         for process in self._living():
-            os.killpg(process.pid, signal.SIGKILL)  # each leads a process group of its own
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # each leads a process group of its own
 
     def close(self) -> None:
         for pump in self._pumps.values():
             pump.close()
 
     def _living(self) -> list[subprocess.Popen[bytes]]:
-        ended = self.poll()
-        return [process for rank, process in self._processes.items() if rank not in ended]
+        return [process for process in self._processes.values() if process.poll() is None]
 
 
 class Echo:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.data.archives import TARS, ZIPS, extract, is_archive
+from stoker.data.archives import TARS, ZIPS, extract, is_archive, unwritable
 from stoker.data.remote import place_of
 from stoker.data.remote.transfer import Broken, RemoteError, copy
 from stoker.rundir import write_json
@@ -58,13 +58,15 @@ def bring(
         raise UserError(
             f"{wrong} is no archive", remedy=f"Leave --extract out; archives end in {' '.join(TARS + ZIPS)}"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    work = folder / WORK
-    work.mkdir(exist_ok=True)
-    with open(work / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # of two that bring the same the second finds it there
-        for source in sources:
-            yield from _one(source, folder, work, unpack=unpack)
+    try:
+        work = folder / WORK
+        work.mkdir(parents=True, exist_ok=True)
+        with open(work / "lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # of two that bring the same the second finds it there
+            for source in sources:
+                yield from _one(source, folder, work, unpack=unpack)
+    except OSError as e:
+        raise unwritable(folder, e) from e
 
 
 def find(url: str, *, anonymous: bool = False, region: str | None = None) -> list[Source]:
@@ -72,9 +74,10 @@ def find(url: str, *, anonymous: bool = False, region: str | None = None) -> lis
     if not url.startswith(("s3://", "gs://")):
         return [Source(url=one, name=name, size=size, tag=tag) for one, name, size, tag in place_of(url).find(url)]
     above, _, name = url.rstrip("/").rpartition("/")
-    store = open_store(above, anonymous=anonymous, region=region)
-    if there := store.look(name):
-        return [Source(url=url, name=name, size=there.size, tag=there.tag, md5=there.md5, store=store)]
+    if not above.endswith("/"):  # of a whole bucket it is the scheme
+        store = open_store(above, anonymous=anonymous, region=region)
+        if there := store.look(name):
+            return [Source(url=url, name=name, size=there.size, tag=there.tag, md5=there.md5, store=store)]
     inside = open_store(url, anonymous=anonymous, region=region)
     found = {key: one for key, one in inside.list().objects.items() if not key.endswith("/")}
     if not found:

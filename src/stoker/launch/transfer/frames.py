@@ -16,6 +16,7 @@ HEAD = struct.Struct(">cI")
 JSON, BYTES = b"J", b"B"
 PIECE = 256 << 10  # bytes of a file in one frame
 LONGEST = 64 << 20  # of a frame: the names of a million files
+AHEAD = 4 << 20  # bytes that are read before anybody asks for them
 BEAT = 5.0  # seconds between two signs of life
 SILENCE = 45.0  # seconds after which the other end is taken to be gone: a laptop slept, a node died
 
@@ -38,12 +39,19 @@ class Pipe(Protocol):
 
 
 class Frames:
+    """A thread of its own reads: signs of life are seen also while this end is at something that takes long."""
+
     def __init__(self, pipe: Pipe, *, silence: float = SILENCE) -> None:
         self._pipe = pipe
         self._silence = silence
-        self._held = bytearray()
         self._writing = threading.Lock()
-        self._heard = False
+        self._change = threading.Condition()  # of what follows
+        self._held = bytearray()
+        self._wanted = 0
+        self._heard = time.monotonic()
+        self._wrong: Exception | None = None
+        self._over = False
+        threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, **message: object) -> None:
         self._write(JSON, json.dumps(message).encode())
@@ -76,12 +84,16 @@ class Frames:
     def kept_alive(self) -> Iterator[None]:
         """Tells that this end lives; when nothing is heard of the other for long, the pipe is closed."""
         done = threading.Event()
+        self._heard = time.monotonic()
         for work in (self._beat, self._watch):
             threading.Thread(target=work, args=(done,), daemon=True).start()
         try:
             yield
         finally:
             done.set()
+            with self._change:
+                self._over = True
+                self._change.notify_all()
 
     def _beat(self, done: threading.Event) -> None:
         while not done.wait(BEAT):
@@ -92,11 +104,12 @@ class Frames:
 
     def _watch(self, done: threading.Event) -> None:
         """A thread of its own: who writes to somebody that is gone may wait for ever."""
-        last = time.monotonic()
         while not done.wait(1.0):
-            if self._heard:
-                last, self._heard = time.monotonic(), False
-            if time.monotonic() - last > self._silence:
+            with self._change:
+                if not self._has_room():  # it is the other end that waits
+                    self._heard = time.monotonic()
+                silence = time.monotonic() - self._heard
+            if silence > self._silence:
                 self._pipe.close()
                 return
 
@@ -105,16 +118,41 @@ class Frames:
             self._pipe.write(HEAD.pack(kind, len(data)) + data)
 
     def _read(self, length: int) -> bytes:
-        while len(self._held) < length:
-            with broken_is_cut():
-                data = self._pipe.read(1 << 20)
-            if not data:
-                raise Cut("the connection was closed")
-            self._heard = True
-            self._held += data
-        found = bytes(self._held[:length])
-        del self._held[:length]
-        return found
+        with self._change:
+            self._wanted = length
+            self._change.notify_all()
+            self._change.wait_for(lambda: len(self._held) >= length or self._wrong)
+            if self._wrong and len(self._held) < length:
+                raise self._wrong
+            found = bytes(self._held[:length])
+            del self._held[:length]
+            self._wanted = 0
+            self._change.notify_all()
+            return found
+
+    def _listen(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._over or self._has_room())
+                if self._over:
+                    return
+            try:
+                with broken_is_cut():
+                    data = self._pipe.read(1 << 20)
+                if not data:
+                    raise Cut("the connection was closed")
+            except Exception as e:  # it is raised where somebody waits for what does not come
+                with self._change:
+                    self._wrong = e
+                    self._change.notify_all()
+                return
+            with self._change:
+                self._heard = time.monotonic()
+                self._held += data
+                self._change.notify_all()
+
+    def _has_room(self) -> bool:
+        return len(self._held) < max(AHEAD, self._wanted)
 
 
 @contextmanager
