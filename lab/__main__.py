@@ -1,6 +1,7 @@
 """python -m lab up | down | status | env | kwok N | build | pin"""
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,11 +26,17 @@ def main(words: list[str] | None = None) -> int:
     asked = parser.parse_args(words)
     try:
         _do(asked)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `python -m lab env | head -1` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UserError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:
         print(f"lab: this failed, see above: {' '.join(error.cmd)}", file=sys.stderr)
+        return 1
+    except RuntimeError as error:
+        print(f"lab: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -40,6 +47,7 @@ def _do(asked: argparse.Namespace) -> None:
             cluster.up(keep=True, lend=asked.packages)
             _env()
         case "down":
+            _need_root()
             cluster.down()
         case "status":
             _status()
@@ -88,8 +96,14 @@ def _kib(pid: int) -> int:
 
 
 def _need() -> None:
+    _need_root()
     if cluster.running() is None:
         raise UserError("the lab is not up", remedy="Run: make lab")
+
+
+def _need_root() -> None:
+    if os.geteuid() != 0:
+        raise UserError("the lab is root's", remedy="Run this as root")
 
 
 if __name__ == "__main__":

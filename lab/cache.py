@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lab.places import CACHE
+from lab.progress import say
 
 
 def key(*parts: str | bytes | Path) -> str:
@@ -21,7 +22,7 @@ def key(*parts: str | bytes | Path) -> str:
     return found.hexdigest()[:16]
 
 
-def built(name: str, made_from: str, build: Callable[[Path], None]) -> Path:
+def built(name: str, made_from: str, build: Callable[[Path], None], *, takes: str = "") -> Path:
     """The folder that `build` fills, from the cache or made now. It is there whole or not at all."""
     folder = CACHE / f"{name}-{made_from}"
     if folder.exists():
@@ -34,7 +35,7 @@ def built(name: str, made_from: str, build: Callable[[Path], None]) -> Path:
         for left in CACHE.glob(f"{name}-*.half"):  # by a build that was killed
             shutil.rmtree(left, ignore_errors=True)
         began = time.monotonic()
-        print(f"building {name}", flush=True)
+        say(f"building {name}{takes and f', once: {takes}'}")
         half = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=".half", dir=CACHE))
         try:
             build(half)
@@ -42,7 +43,7 @@ def built(name: str, made_from: str, build: Callable[[Path], None]) -> Path:
             os.replace(half, folder)
         finally:
             shutil.rmtree(half, ignore_errors=True)
-        print(f"built {name} in {time.monotonic() - began:.0f} s", flush=True)
+        say(f"built {name} in {time.monotonic() - began:.0f} s")
     return folder
 
 

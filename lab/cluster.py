@@ -28,9 +28,12 @@ from lab import (
 )
 from lab.kubectl import Kubectl
 from lab.places import CACHE, IMAGES, KUBECONFIG, LOCK, NODES, PROVISIONED, READY, STATE, VOLUMES
+from lab.progress import say
 from stoker.spec.errors import UserError
 
 PATIENCE_S = 300
+OURS = PROVISIONED / ".stoker-lab"
+"""There, under what the hosts mount over it, when the folder is a lab's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,10 +67,15 @@ def up(*, keep: bool, lend: Path | None = None) -> None:
         if now is None or (now.key != key and (keep or not now.keep)):
             parts = build()
             _clear()
-            _start(parts)
+            network.check_free()
+            try:
+                _start(parts)
+            except BaseException:
+                _stop()
+                raise
             now = Running(key=key, keep=keep, programs=str(parts.programs))
         elif now.key != key:
-            print("the lab that runs was made by `make lab` from other files: it is used as it is", flush=True)
+            say("the lab that runs was made by `make lab` from other files: it is used as it is")
         lending.lend(lend)
         lending.tell()
         READY.write_text(json.dumps(asdict(replace(now, keep=now.keep or keep))))
@@ -114,8 +122,11 @@ def build() -> Parts:
 
 def _start(parts: Parts) -> None:
     began = time.monotonic()
-    for folder in [STATE, VOLUMES, PROVISIONED]:
-        folder.mkdir(parents=True, exist_ok=True)
+    VOLUMES.mkdir(parents=True, exist_ok=True)
+    if not PROVISIONED.exists():
+        PROVISIONED.mkdir()
+        OURS.touch()
+    cgroups.make(NODES)
     lending.lend(None)
     pki.make()
     shutil.copy(pki.kubeconfig("admin"), KUBECONFIG)
@@ -131,7 +142,7 @@ def _start(parts: Parts) -> None:
         for one in work:
             one.result()
     _wait(kubectl)
-    print(f"the lab is up, in {time.monotonic() - began:.1f} s", flush=True)
+    say(f"the lab is up, in {time.monotonic() - began:.1f} s")
 
 
 def _sources() -> list[Path]:
@@ -153,12 +164,19 @@ def _wait(kubectl: Kubectl) -> None:
 
 def _clear() -> None:
     """Whatever a lab left behind, whole, half or killed."""
+    _stop()
+    shutil.rmtree(STATE, ignore_errors=True)
+    if host.none() and OURS.exists():  # another lab may have its own volumes mounted there
+        OURS.unlink()
+        with contextlib.suppress(OSError):  # somebody put something in
+            PROVISIONED.rmdir()
+
+
+def _stop() -> None:
+    """All but the files: the logs of a lab that does not start are needed."""
     host.kill()
     network.disconnect()
     cgroups.remove()
-    shutil.rmtree(STATE, ignore_errors=True)
-    if host.none() and PROVISIONED.exists():  # another lab may have its own volumes mounted there
-        PROVISIONED.rmdir()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -95,14 +96,10 @@ def none() -> bool:
 
 def kill() -> None:
     """Every host and all that runs on them."""
-    deadline = time.monotonic() + PATIENCE_S
     while hosts := alive():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{', '.join(sorted(hosts))} will not die")
         for host in hosts.values():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(host.pid, signal.SIGKILL)
-        time.sleep(0.05)
+                _kill(host)
 
 
 def wait_for(what: Callable[[], bool], name: str) -> None:
@@ -134,6 +131,19 @@ def _all() -> list[tuple[str, Host]]:
             if len(words) == 4 and words[1] == MARK:
                 found.append((words[2], Host(name=words[3], pid=int(folder.name))))
     return found
+
+
+def _kill(host: Host) -> None:
+    """The kernel ends a first process after all others of its host: with it, nothing is left."""
+    handle = os.pidfd_open(host.pid)
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        gone = select.poll()
+        gone.register(handle, select.POLLIN)
+        if not gone.poll(PATIENCE_S * 1000):
+            raise RuntimeError(f"{host.name} will not die")
+    finally:
+        os.close(handle)
 
 
 def _child(process: subprocess.Popen[bytes]) -> int:

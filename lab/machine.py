@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab import packages
+from lab import cgroups, network, packages
 from lab.places import CACHE, STATE
 
 PYTHON = (3, 11)  # Debian bookworm's: the base image borrows the packages of the Python that runs the lab
@@ -29,7 +29,7 @@ def lacks(*, built: bool) -> str | None:
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "true"]
     if subprocess.run(apart, capture_output=True).returncode:
         return "this machine gives no namespaces"
-    return _room(built)
+    return network.lacks() or cgroups.lacks() or _room(built)
 
 
 def _room(built: bool) -> str | None:

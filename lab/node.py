@@ -104,7 +104,7 @@ def _kubelet(name: str) -> dict[str, Any]:
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": SOCKET,
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": cgroups.make(name),
+        "cgroupRoot": cgroups.path(name),
         "clusterDNS": [DNS_SERVICE],
         "clusterDomain": "cluster.local",
         "resolvConf": str(resolver),

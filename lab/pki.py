@@ -93,4 +93,6 @@ def _text(file: Path) -> str:
 
 def _openssl(*words: str) -> None:
     env = os.environ | {"OPENSSL_CONF": "/dev/null"}
-    subprocess.run(["openssl", *words], check=True, capture_output=True, env=env)
+    done = subprocess.run(["openssl", *words], capture_output=True, text=True, env=env)
+    if done.returncode:
+        raise RuntimeError(f"openssl {' '.join(words)}: {done.stderr.strip()}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 from collections.abc import Iterator
 
 from lab import cluster
@@ -19,7 +20,7 @@ def joined() -> Iterator[None]:
 
 def leave() -> None:
     """Take the lab down if nobody uses it and nobody said to keep it."""
-    if not STATE.exists():
+    if os.geteuid() != 0 or not STATE.exists():  # a lab is root's
         return
     with open(USERS, "w") as users:
         try:

@@ -185,7 +185,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "nodeid")]
-    lab = [one for one in reports if one.nodeid.startswith("tests/lab/")]
+    lab = [one for one in reports if ("lab", True) in getattr(one, "user_properties", [])]
     if lab:
         ran = sum(getattr(one, "when", "") == "call" for one in lab)
         terminalreporter.write_line(f"{ran} lab tests ran on a real cluster")
