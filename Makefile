@@ -14,20 +14,22 @@ demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard libra
 	  data.path="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/*.py"
 
 test: lint $(GCS)  ## every test, short forms
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" --ignore tests/lab
 	$(BIN)/python -m lab build
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" tests/lab
 
 soak:  ## every test, long forms too, on the oldest torch that is served
 	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' .venv.soak/dev.stamp $(GCS)
+	.venv.soak/bin/python -m pytest -n 2 --dist worksteal --ignore tests/lab
 	.venv.soak/bin/python -m lab build
-	.venv.soak/bin/python -m pytest -n 2 --dist worksteal
+	.venv.soak/bin/python -m pytest -n 2 --dist worksteal tests/lab
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/dev.stamp  ## every benchmark, one table each (an hour, on a quiet machine)
+bench: $(VENV)/dev.stamp lab  ## every benchmark, one table each (an hour, on a quiet machine)
 	$(BIN)/python bench/train.py
 	$(BIN)/python bench/prepare.py
 	$(BIN)/python bench/checkpoint.py
@@ -35,6 +37,8 @@ bench: $(VENV)/dev.stamp  ## every benchmark, one table each (an hour, on a quie
 	$(BIN)/python bench/help.py
 	$(BIN)/python bench/generate.py
 	$(BIN)/python bench/ps.py
+	PYTHONPATH=. $(BIN)/python bench/kube_launch.py
+	PYTHONPATH=. $(BIN)/python bench/kube_scale.py
 
 lab: $(VENV)/dev.stamp  ## a real Kubernetes cluster on this machine, kept until `make lab-down`
 	$(BIN)/python -m lab up

@@ -218,8 +218,7 @@ class RunDir:
     def forget_ending(self) -> None:
         """It goes on elsewhere: how far it had come stays known, how it ended counts no more."""
         if seen := self.seen():
-            ongoing = {"state": "interrupted", "reason": "", "remedy": ""}
-            self.write_seen({"asked": 0.0, "view": seen["view"] | ongoing})
+            self.write_seen({"asked": 0.0, "view": seen["view"] | {"state": "interrupted", "reason": "", "remedy": ""}})
 
     def held(self, name: str) -> Path:
         """Where the checkpoint of another run is held under that name, in the form of a run."""

@@ -21,7 +21,6 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from botocore.exceptions import BotoCoreError, ClientError
 
 from stoker.api.run import open_run
 from stoker.kube import Cluster, connect
@@ -42,6 +41,16 @@ import hashlib, json, pathlib, sys
 root = pathlib.Path(sys.argv[1])
 files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".stoker"))
 print(json.dumps({str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}))
+"""
+
+LISTENS = """
+import socket, time
+for _ in range(600):
+    try:
+        socket.create_connection(("127.0.0.1", 5000)).close()
+        break
+    except OSError:
+        time.sleep(0.2)
 """
 
 
@@ -235,20 +244,14 @@ def bucket(there: There, lab: Any, forwarded: Callable[..., AbstractContextManag
     """A client of an S3 that runs in the cluster and has a bucket; the run's pods know the way to it."""
     serve = "from moto.server import main; main(['-H', '0.0.0.0', '-p', '5000'])"
     start(lab, there.kubectl, "s3", serve, until="Running")
+    there.kubectl("exec", "s3", "--", "python3", "-c", LISTENS)  # kubectl forwards to nothing else
     address = there.kubectl.json("get", "pod", "s3")["status"]["podIP"]
     spec = there.run.any_spec()
     there.run.write_spec(spec.model_copy(update={"env": spec.env | {"AWS_ENDPOINT_URL": f"http://{address}:5000"}}))
     keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
     with forwarded(there.kubectl, "s3", 5000) as port:
         client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                client.create_bucket(Bucket="public")
-                break
-            except (BotoCoreError, ClientError):  # it starts
-                assert time.monotonic() < deadline
-                time.sleep(0.5)
+        client.create_bucket(Bucket="public")
         yield client
 
 

@@ -16,7 +16,7 @@ HEAD = struct.Struct(">cI")
 JSON, BYTES = b"J", b"B"
 PIECE = 256 << 10  # bytes of a file in one frame
 LONGEST = 64 << 20  # of a frame: the names of a million files
-AHEAD = 4 << 20  # bytes that are read before anybody asks for them
+AHEAD = 1 << 20  # bytes that are read before anybody asks for them: lost when the pipe breaks
 BEAT = 5.0  # seconds between two signs of life
 SILENCE = 45.0  # seconds after which the other end is taken to be gone: a laptop slept, a node died
 
