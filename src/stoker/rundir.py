@@ -29,6 +29,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 Record = dict[str, Any]
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system says that has none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +52,19 @@ class OriginRef:
     """Of the run's checkpoint."""
     key: str
     """What the weights are known by: others in their place are not this run's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlaceRef:
+    """Where a run lives that is not here: its directory is on a volume of a cluster."""
+
+    kind: Literal["kubernetes"]
+    context: str | None
+    namespace: str
+    job: str
+    run: str
+    volume: str
+    image: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,6 +191,35 @@ class RunDir:
         except (OSError, ValueError, TypeError, AttributeError) as e:
             raise _damaged(file) from e
 
+    def place_ref(self) -> PlaceRef | None:
+        """None when the run lives here."""
+        file = self.path / contract.PLACE_FILE
+        try:
+            return PlaceRef(**json.loads(file.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as e:
+            raise _damaged(file) from e
+
+    def write_place(self, place: PlaceRef) -> None:
+        write_json(self.path / contract.PLACE_FILE, asdict(place))
+
+    def seen(self) -> Record | None:
+        """What was last read of a run that lives elsewhere, and when."""
+        try:
+            record: Record = json.loads((self.path / contract.SEEN_FILE).read_text())
+        except (OSError, ValueError):
+            return None
+        return record
+
+    def write_seen(self, record: Record) -> None:
+        write_json(self.path / contract.SEEN_FILE, record)
+
+    def forget_ending(self) -> None:
+        """It goes on elsewhere: how far it had come stays known, how it ended counts no more."""
+        if seen := self.seen():
+            self.write_seen({"asked": 0.0, "view": seen["view"] | {"state": "interrupted", "reason": "", "remedy": ""}})
+
     def held(self, name: str) -> Path:
         """Where the checkpoint of another run is held under that name, in the form of a run."""
         return self.path / contract.HELD_DIR / name
@@ -200,6 +243,7 @@ class RunDir:
 
     def exit(self) -> Exit | None:
         try:
+            look_anew(self.path)  # a worker of another node may have written it
             return Exit(**json.loads((self.path / contract.EXIT_FILE).read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
@@ -215,6 +259,7 @@ class RunDir:
         found = []
         for path in sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB)):
             try:
+                look_anew(path)
                 manifest = json.loads((path / contract.MANIFEST_FILE).read_text())
                 step = int(path.name.removeprefix("step-"))
             except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -240,7 +285,7 @@ class RunDir:
             raise UserError(f"cannot write {path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
         with file:
             if not _take(file):
-                raise being_written(self.name, self.holder())
+                raise Held(self.name, self.holder())
             file.seek(0)
             file.truncate()
             file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}))
@@ -257,16 +302,21 @@ class RunDir:
                 except BlockingIOError:
                     holder: Record = json.loads(file.read() or "null") or {"pid": 0, "host": "?", "time": 0.0}
                     return holder
-        except FileNotFoundError:
-            return None
+        except OSError as e:
+            if e.errno in (errno.ENOENT, *NO_LOCKS):
+                return None
+            raise
 
 
-def being_written(name: str, holder: Record | None, *, hint: str = "") -> UserError:
-    who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
-    return UserError(
-        f"run '{name}' is being written by {who}",
-        remedy=f"Wait for it, stop it with: stoker stop {name}, or start another with --new{hint}",
-    )
+class Held(UserError):
+    """Somebody else writes the run."""
+
+    def __init__(self, name: str, holder: Record | None, *, hint: str = "") -> None:
+        who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+        super().__init__(
+            f"run '{name}' is being written by {who}",
+            remedy=f"Wait for it, stop it with: stoker stop {name}, or start another with --new{hint}",
+        )
 
 
 def _damaged(path: Path) -> UserError:
@@ -281,12 +331,25 @@ def _take(file: TextIO) -> bool:
             return True
         except BlockingIOError:
             time.sleep(0.05)
+        except OSError as e:
+            if e.errno not in NO_LOCKS:
+                raise
+            remedy = "Mount that volume with the option flock, or keep runs on one that has locks"
+            raise UserError(f"{file.name} cannot be locked ({e.strerror})", remedy=remedy) from e
     return False
+
+
+def look_anew(folder: Path) -> None:
+    """Have a network file system ask the server what is in a folder, instead of remembering what was not.
+
+    NFS takes a name that it did not find for missing up to a minute longer, unless the folder itself is opened.
+    """
+    os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
 
 def write_atomic(path: Path, text: str) -> None:
     """A reader sees the old text or the new, never half of it, and never an empty file after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")  # pods have the same pids
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -23,6 +23,21 @@ TOLD = [
     ({"kind": "stopping", "signal": "SIGTERM"}, "asked to save and end (SIGTERM)"),
     ({"kind": "finished", "step": 9, "reason": "all 9 steps are done"}, "finished at step 9: all 9 steps are done"),
     ({"kind": "sample", "step": 9, "text": "one\n\x1b[31mtwo"}, "after step 9 it writes: one \ufffd[31mtwo"),
+    ({"kind": "world", "attempt": 3, "workers": 4, "nodes": [{}, {}]}, "attempt 3 with 4 workers on 2 nodes"),
+    (
+        {"kind": "waiting", "here": [0, 2], "missing": [1], "least": 3, "most": 3},
+        "waiting for node 1: 2 of 3 are there",
+    ),
+    (
+        {"kind": "waiting", "here": [0], "missing": [*range(1, 20)], "least": 2, "most": 20},
+        "waiting for node 1, 2, 3, 4, 5, 6, 7, 8 and 11 more: 1 of 2..20 are there",
+    ),
+    ({"kind": "lost", "node": 1, "pod": "tale-1"}, "node 1 (pod tale-1) was lost"),
+    ({"kind": "left", "node": 1}, "node 1 (h) has left"),
+    (
+        {"kind": "regrouping", "reason": "node 2 (pod x) has come"},
+        "asked to save, then goes on with other nodes: node 2 (pod x) has come",
+    ),
     ({"kind": "started"}, "started"),
     ({"kind": "of tomorrow", "step": 3, "why": "x"}, "of tomorrow: step=3 why=x"),
 ]

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -44,6 +46,19 @@ def test_following_logs_ends_with_the_run(run: RunDir, capsys: pytest.CaptureFix
     assert main(["logs", str(run.path), "-f", "--tail", "1"]) == 0
     writer.join()
     assert capsys.readouterr().out.splitlines() == ["two", "three"]
+
+
+def test_following_in_a_pod_ends_when_nobody_listens_any_more(run: RunDir) -> None:
+    run.log(0).write_text("one\n")
+    argv = [sys.executable, "-m", "stoker", "logs", str(run.path), "-f", "--while-heard"]
+    with run.lock(), subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as follower:
+        assert follower.stdin
+        assert follower.stdout
+        assert follower.stdout.readline() == b"one\n"
+        time.sleep(0.5)
+        assert follower.poll() is None
+        follower.stdin.close()
+        assert follower.wait(timeout=10) == 0
 
 
 def test_logs_of_a_run_that_never_started_say_so(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from stoker.storage import layout
 from stoker.storage.layout import PIECE
 from stoker.storage.mirror import place, pull, run_dir, upload_folder
 from stoker.storage.store import open_store
-from stoker.storage.sync import mirrored
+from stoker.storage.sync import PERIOD, mirrored
 from stoker.supervise.signals import Signals
 
 DONE = Exit(state="done", code=0, step=3, reason="all 3 steps are done")
@@ -294,7 +294,9 @@ def test_a_run_whose_end_did_not_go_up_is_paused_and_says_what_is_missing(bucket
     assert f"all 3 steps are done; not yet in {bucket}: checkpoints/step-000000001" in exit.reason
     wire.mend()
     _let_the_lock_go(bucket)
-    work_on(bucket)
+    with Signals() as signals:
+        work_on(bucket, lambda _run: time.sleep(2 * PERIOD + 1))
+    assert not signals.stopping  # the one that gave up does not mind who writes now
     assert steps_in(bucket) == [1]
 
 

@@ -14,8 +14,10 @@ import pytest
 
 from stoker.rundir import Exit, RunDir
 from stoker.spec.run import On, ScriptSpec
+from stoker.supervise.muster import Alone
 from stoker.supervise.signals import Signals
-from stoker.supervise.supervisor import supervise
+from stoker.supervise.supervisor import noted, supervise
+from stoker.supervise.workers import Job
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 HEAD = """
@@ -108,7 +110,8 @@ def test_a_script_that_crashes_every_time_is_given_up(tmp_path: Path, start: Sta
 def test_a_script_that_lives_for_long_between_crashes_is_never_given_up(tmp_path: Path) -> None:
     run = new_run(tmp_path, "sys.exit(0 if attempt == 4 else 1)", max_restarts=1)
     with Signals() as signals, run.lock():
-        assert supervise(run, command=command(run), world=1, signals=signals, steady=0.0) == 0
+        muster = Alone(Job(run=run, command=command(run), workers=1), note=noted(run))
+        assert supervise(run, muster=muster, signals=signals, steady=0.0) == 0
     assert kinds(run).count("failed") == 3
 
 

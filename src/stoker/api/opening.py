@@ -59,7 +59,8 @@ def begin(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
 
 def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
     run = RunDir(runs / spec.name)
-    _check_script(Path(spec.script))
+    if spec.on.kind == "local" or spec.on.registry:  # else the image has it
+        _check_script(Path(spec.script))
     if not run.exists():
         _create(run, spec)
         return Opened(run=run, spec=spec, done=None)

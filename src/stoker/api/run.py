@@ -18,15 +18,20 @@ from stoker.data.prepare import Progress, ignore
 from stoker.launch.backend import Running
 from stoker.launch.local import Local
 from stoker.observe.logs import LogView
-from stoker.observe.runs import RunView, find, view
+from stoker.observe.runs import RunView, find, view_anywhere
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import load as loading
+from stoker.spec.on import cluster_name
 from stoker.spec.run import AnySpec
 from stoker.storage.mirror import place, run_dir
 
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no l, o, 0, 1: names are read aloud and typed
 LONGEST = 95  # characters of a name that a suffix is put to: a run's name has 100 at most
 KILLED = -9
+ELSEWHERE = {"kubernetes": "stoker.api.cluster"}
+"""What handles runs that do not live here; heavy, so by name."""
+RECORDS = {"kubernetes": "stoker.observe.cluster_records"}
+"""What reads what they have written down."""
 
 
 class Run:
@@ -54,7 +59,7 @@ class Run:
 
     def view(self) -> RunView:
         """State, step, loss, speed, time left: what `stoker status` shows."""
-        return view(self._directory)
+        return view_anywhere(self._directory)
 
     def wait(self, timeout: float | None = None) -> Exit:
         """How it ended, once nobody trains it any more. Raises TimeoutError after `timeout` seconds.
@@ -62,6 +67,10 @@ class Run:
         A run that failed is no exception here: look at `state`, which is done, paused or failed, and at `reason`.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        place = self._directory.place_ref()
+        if place:
+            left: Exit = _elsewhere(place.kind).wait(self._directory, seconds=timeout)
+            return left
         while (code := self._code()) is None:
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"run '{self.name}' has not ended in {timeout} s")
@@ -70,19 +79,27 @@ class Run:
 
     def metrics(self) -> Any:
         """One record a logged step: a pandas DataFrame where pandas is installed, else a list of dicts."""
-        return _frame(self._directory.metrics())
+        place = self._directory.place_ref()
+        return _frame(_records(place.kind).metrics(self._directory) if place else self._directory.metrics())
 
     def events(self) -> list[Record]:
         """What happened to it: started, resumed, checkpoint, failed, finished …, each with its time."""
-        return self._directory.events()
+        place = self._directory.place_ref()
+        found: list[Record] = _records(place.kind).events(self._directory) if place else self._directory.events()
+        return found
 
     def logs(self, rank: int | None = 0, tail: int | None = None) -> Iterator[str]:
         """Lines that a worker has printed; those of all workers, each with its rank, when `rank` is None."""
+        place = self._directory.place_ref()
+        if place:
+            lines: Iterator[str] = _records(place.kind).logs(self._directory, rank=rank, tail=tail)
+            return lines
         return LogView(self._directory, rank=rank, tail=tail).lines()
 
     def stop(self) -> bool:
         """Ask it to save and end; `wait()` tells when it has. False when it does not run."""
-        return Local().stop(self._directory)
+        place = self._directory.place_ref()
+        return bool(_elsewhere(place.kind).stop(self._directory)) if place else Local().stop(self._directory)
 
     def _code(self) -> int | None:
         """The exit code once it has ended; a run whose supervisor was killed has no word of its own."""
@@ -122,9 +139,10 @@ def load(spec: AnySpec | Path | str, *words: str) -> AnySpec:
 
 def unique_name(spec: AnySpec, runs: Path) -> AnySpec:
     """The same spec under a name that no run has yet: NAME-xxxx."""
+    kept = cluster_name(spec.name) if spec.on.kind == "kubernetes" else spec.name[:LONGEST]
     while True:
         suffix = "".join(secrets.choice(ALPHABET) for _ in range(4))
-        name = f"{spec.name[:LONGEST]}-{suffix}"
+        name = f"{kept}-{suffix}"
         if not run_dir(runs / name).exists():
             return spec.model_copy(update={"name": name})
 
@@ -133,6 +151,9 @@ def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
     """Start the run of that name, or go on with it, in the background."""
     spec = as_asked(spec, runs=runs)
     directory = RunDir(runs / spec.name)
+    if spec.on.kind in ELSEWHERE:
+        _elsewhere(spec.on.kind).go_on(spec, runs=runs, progress=progress)
+        return Run(directory)
     submission = plan(spec, directory)
     opened = begin(spec, runs=runs, progress=progress)
     if opened.done:
@@ -145,6 +166,14 @@ def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
 def open_run(run: str | Path, *, runs: Path | str = "runs") -> Run:
     """A run by its folder, or by its name under `runs`. Raises UserError when there is none."""
     return Run(find(str(run), place(runs)))
+
+
+def _elsewhere(kind: str) -> Any:
+    return importlib.import_module(ELSEWHERE[kind])
+
+
+def _records(kind: str) -> Any:
+    return importlib.import_module(RECORDS[kind])
 
 
 def _frame(records: list[Record]) -> Any:

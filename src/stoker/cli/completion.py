@@ -45,8 +45,8 @@ def _verbs() -> Iterator[Verb]:
     for name, (module, line) in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"stoker {name}")
         with suppress(ModuleNotFoundError):  # its extra is not installed: the verb is known all the same
-            getattr(importlib.import_module(module), f"{name}_arguments")(parser)
-        actions = parser._actions
+            getattr(importlib.import_module(module), f"{name.replace('-', '_')}_arguments")(parser)
+        actions = [one for one in parser._actions if one.help != argparse.SUPPRESS]
         words = next((action for action in actions if not action.option_strings), None)
         yield Verb(
             name=name, help=line, options=[action for action in actions if action.option_strings], takes=_takes(words)

@@ -16,7 +16,9 @@ from stoker.spec.model import Model
 from stoker.spec.run import AnySpec, ScriptSpec
 
 Rows = list[tuple[str, str]]
-WORTH_A_LINE = ("note", "resumed", "waiting", "fallback", "checkpoint failed", "skipped", "failed")
+WORTH_A_LINE = (
+    "note", "resumed", "waiting", "fallback", "checkpoint failed", "skipped", "failed", "lost", "left", "regrouping",
+)  # fmt: skip
 
 
 def plan(spec: AnySpec, submission: Submission, run: RunDir) -> Rows:

@@ -1,8 +1,10 @@
 """`stoker events`: what happened to a run, one line each, in words."""
 
 import argparse
+import importlib
 import json
 import time
+from typing import Any
 
 from stoker.cli import output
 from stoker.cli.places import runs_argument
@@ -11,7 +13,9 @@ from stoker.observe.tail import Tail
 from stoker.rundir import Record
 from stoker.spec import contract
 
+ELSEWHERE = "stoker.cli.watch_cluster"  # for runs that do not live here; heavy, so by name
 POLL = 0.2  # seconds between two looks at the run
+SHOWN = 8  # numbers of a list
 HEAD = ("time", "kind", "rank", "host")  # what every event has
 
 
@@ -24,21 +28,29 @@ def events_arguments(parser: argparse.ArgumentParser) -> None:
 
 def events(args: argparse.Namespace) -> int:
     run = find(args.run, args.runs)
+    if run.place_ref():
+        elsewhere: Any = importlib.import_module(ELSEWHERE)
+        code: int = elsewhere.events(run, follow=args.follow, show=lambda record: _show(record, args))
+        return code
     tail = Tail(run.path / contract.EVENTS_FILE)
     while True:
         live = args.follow and run.holder() is not None  # before reading: all that was written before the end is read
         for record in tail.records():
-            line = json.dumps(record) if args.json else f"{output.moment(record['time'])}  {words(record)}"
-            print(line, flush=args.follow)
+            _show(record, args)
         if not live:
             return contract.EXIT_DONE
         time.sleep(POLL)
 
 
+def _show(record: Record, args: argparse.Namespace) -> None:
+    line = json.dumps(record) if args.json else f"{output.moment(record['time'])}  {words(record)}"
+    print(line, flush=args.follow)
+
+
 def words(record: Record) -> str:
     """One line for any event; of a kind that is not known here, all that it says."""
     try:
-        text = _of_the_run(record) or _of_a_step(record)
+        text = _of_the_run(record) or _of_the_nodes(record) or _of_a_step(record)
     except (KeyError, TypeError, ValueError):
         text = None  # written by another version
     if text is None:
@@ -49,11 +61,16 @@ def words(record: Record) -> str:
 
 def _of_the_run(record: Record) -> str | None:
     kind = record["kind"]
-    if kind == "note":
+    if kind in ("note", "gave up"):
         return str(record["text"])
+    if kind == "cluster":
+        often = f" ({record['times']} times)" if record["times"] > 1 else ""
+        return f"{record['object']}: {record['reason']}: {record['text']}{often}"
     if kind == "world":
         workers = record["workers"]
-        return f"attempt {record['attempt']} with {workers} worker{'s' * (workers != 1)}"
+        nodes = len(record.get("nodes", ()))
+        where = f" on {nodes} node{'s' * (nodes != 1)}" if nodes else ""
+        return f"attempt {record['attempt']} with {workers} worker{'s' * (workers != 1)}{where}"
     if kind == "started":
         end = f"until step {record['steps']:,}" if record.get("steps") else "until its time is over"
         return f"training on {record['chip']}, {output.number(record['parameters'])} parameters, {end}"
@@ -66,6 +83,21 @@ def _of_the_run(record: Record) -> str | None:
         where = "" if record.get("script") else " from the last checkpoint"
         next_thing = f"; starting again{where}" if record["again"] else ""
         return f"worker {record['rank']} {how}{next_thing}"
+    return None
+
+
+def _of_the_nodes(record: Record) -> str | None:
+    kind = record["kind"]
+    if kind == "waiting" and "missing" in record:
+        missing, least, most = record["missing"], record["least"], record["most"]
+        named = ", ".join(map(str, missing[:SHOWN])) + (f" and {len(missing) - SHOWN} more" if missing[SHOWN:] else "")
+        needed = str(most) if least == most else f"{least}..{most}"
+        return f"waiting for node {named}: {len(record['here'])} of {needed} are there"
+    if kind == "regrouping":
+        return f"asked to save, then goes on with other nodes: {record['reason']}"
+    if kind in ("lost", "left"):
+        place = f"pod {record['pod']}" if record.get("pod") else record["host"]
+        return f"node {record['node']} ({place}) {'was lost' if kind == 'lost' else 'has left'}"
     return None
 
 

@@ -1,12 +1,14 @@
 """`stoker launch`: start a run in the background, or go on with one; it outlives the terminal."""
 
 import argparse
+import importlib
 import json
 import shlex
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from stoker.api.opening import OpenedTraining, begin
 from stoker.api.origins import as_asked
@@ -27,6 +29,9 @@ from stoker.spec.load import load
 from stoker.spec.run import AnySpec
 from stoker.storage.mirror import run_dir
 
+ELSEWHERE = {"kubernetes": "stoker.cli.launch_cluster"}
+"""What launches runs that do not live here; heavy, so by name."""
+
 
 def launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -38,12 +43,24 @@ def launch_arguments(parser: argparse.ArgumentParser) -> None:
     runs_argument(parser)
     parser.add_argument("--new", action="store_true", help="start another run like RUN instead of going on with it")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done, and do nothing")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="with --dry-run, on Kubernetes: write each object to a file there",
+    )
     parser.add_argument("--json", action="store_true", help="print what was started as JSON, and nothing else")
 
 
 def launch(args: argparse.Namespace) -> int:
     spec, runs = _wanted(args)
     spec = as_asked(spec, runs=runs)
+    if args.output and not (args.dry_run and spec.on.kind in ELSEWHERE):
+        raise UserError("-o writes Kubernetes objects", remedy="Use it with --dry-run and on.kind=kubernetes")
+    if spec.on.kind in ELSEWHERE:
+        module: Any = importlib.import_module(ELSEWHERE[spec.on.kind])
+        return int(module.launch(args, spec, runs))
     run = RunDir(runs / spec.name)
     submission = plan(spec, run)
     if not args.json:

@@ -28,9 +28,14 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("stoker.cli.logs", "what the workers printed"),
         "events": ("stoker.cli.events", "what happened to a run"),
         "top": ("stoker.cli.top", "CPU, memory and GPU of each worker"),
+        "env": ("stoker.cli.env", "environment, versions and devices that a worker finds"),
         "stop": ("stoker.cli.watch", "save and end a run"),
         "audit": ("stoker.cli.audit", "prove that every sample was used exactly once"),
         "replay": ("stoker.cli.replay", "look into a step: its documents, and its loss computed anew"),
+    },
+    "Cluster": {
+        "cp": ("stoker.cli.cp", "files to and from a run's volume; from a bucket, inside the cluster"),
+        "shell": ("stoker.cli.shell", "a shell, or a command, in a pod with the run's image and volume"),
     },
     "Use": {
         "generate": ("stoker.cli.generate", "write text, streamed as it comes"),
@@ -43,9 +48,11 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("stoker.cli.spec", "where a value of a run file comes from"),
         "presets": ("stoker.cli.spec", "the models and runs that have a name"),
         "schema": ("stoker.cli.spec", "JSON Schema of a run file, for editors"),
+        "import-config": ("stoker.cli.import_config", "a PyTorchJob or ElasticJob manifest as a run file"),
     },
     "Machine": {
-        "check": ("stoker.cli.check", "what this machine lacks"),
+        "image": ("stoker.cli.image", "your code as a container image, without a daemon"),
+        "check": ("stoker.cli.check", "what this machine, or a cluster, lacks"),
         "completion": ("stoker.cli.completion", "a script that completes verbs, options and runs in your shell"),
     },
 }
@@ -94,9 +101,10 @@ def _run(argv: list[str]) -> int:
     with _interrupts_end_it():
         module: Any = importlib.import_module(module_name)
         parser = argparse.ArgumentParser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
-        getattr(module, f"{verb}_arguments")(parser)
+        name = verb.replace("-", "_")
+        getattr(module, f"{name}_arguments")(parser)
         arguments = parser.parse_intermixed_args(argv[1:])
-    code: int = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else verb)(arguments)
+    code: int = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else name)(arguments)
     return code
 
 
@@ -121,7 +129,7 @@ def _help() -> str:
         "Train language models on your own data, and look after the run until it is done.",
     ]
     for title, verbs in GROUPS.items():
-        lines += ["", f"{title}:"] + [f"  {verb:<10} {line}" for verb, (_, line) in verbs.items()]
+        lines += ["", f"{title}:"] + [f"  {verb:<13} {line}" for verb, (_, line) in verbs.items()]
     return "\n".join([*lines, "", "stoker VERB --help says more; stoker --version says which stoker this is."])
 
 

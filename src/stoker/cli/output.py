@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 INDENT = 14  # columns before the text of a pair
-COLOURS = {"running": 32, "done": 36, "paused": 33, "interrupted": 33, "failed": 31}  # ANSI: green, cyan, yellow, red
+COLOURS = {"running": 32, "done": 36, "failed": 31}  # ANSI: green, cyan, red
+COLOURS |= dict.fromkeys(("paused", "interrupted", "waiting", "restarting", "stopping", "unknown"), 33)  # yellow
 CLEAR = "\x1b[H\x1b[2J"  # to the top left, and wipe the screen
 
 

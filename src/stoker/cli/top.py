@@ -13,6 +13,7 @@ from stoker.observe.runs import RunRow, find, row
 from stoker.observe.top import Gpu, Top, Use
 from stoker.rundir import RunDir
 from stoker.spec import contract
+from stoker.spec.errors import UserError
 
 SPAN = 0.5  # seconds that the CPU use of the first look is measured over
 
@@ -25,7 +26,13 @@ def top_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def top(args: argparse.Namespace) -> int:
-    frames = _frames(find(args.run, args.runs), as_json=args.json)
+    run = find(args.run, args.runs)
+    if run.place_ref():
+        raise UserError(
+            f"run '{run.name}' lives in a cluster, and top looks at this machine alone",
+            remedy=f"See its pods with: stoker status {args.run}",
+        )
+    frames = _frames(run, as_json=args.json)
     if args.watch is None:
         print(next(frames))
     else:

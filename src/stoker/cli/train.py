@@ -42,6 +42,10 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
 def train(args: argparse.Namespace) -> int:
     file, words = file_and_words(args.words, verb="train")
     spec = load(Path(file) if file else None, words).spec
+    if spec.on.kind != "local":
+        raise UserError(
+            f"on.kind is {spec.on.kind}, and stoker train trains here", remedy=f"Run: stoker launch {file or '…'}"
+        )
     if args.new:
         spec = free_name(spec, args.runs)
     spec = as_asked(spec, runs=args.runs)

@@ -1,16 +1,19 @@
 """`stoker ps`, `stoker status`, `stoker stop`: they read the run directory, so a core install is enough."""
 
 import argparse
+import importlib
 import json
 import shlex
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from stoker.cli import output
 from stoker.cli.places import runs_argument
 from stoker.launch.local import Local
-from stoker.observe.runs import RunRow, RunView, all_runs, find, row, view
+from stoker.observe.runs import RunRow, RunView, all_runs, find, view, view_anywhere
+from stoker.observe.runs import rows as all_rows
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, UserError
@@ -19,6 +22,7 @@ POLL = 0.2  # seconds between two looks at the run
 WORD = 10.0  # seconds between two words of a command that waits
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes, then ends its workers
 AGAIN = 2.0  # seconds between two tables of --watch
+ELSEWHERE = "stoker.cli.watch_cluster"  # for runs that do not live here; heavy, so by name
 HEAD = ("RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "LEFT", "WORKERS", "UPDATED")
 
 
@@ -54,7 +58,7 @@ def interval(args: argparse.Namespace) -> float:
 
 
 def _list(args: argparse.Namespace) -> str:
-    rows = [row(run) for run in all_runs(args.runs)]
+    rows = all_rows(all_runs(args.runs))
     if args.json:
         return json.dumps([asdict(one) for one in rows])
     if not rows:
@@ -91,8 +95,14 @@ def status(args: argparse.Namespace) -> int:
     if not args.run:
         print(_list(args))
         return contract.EXIT_DONE
-    one = view(find(args.run, args.runs))
-    print(json.dumps(asdict(one)) if args.json else output.pairs(_details(one)))
+    run = find(args.run, args.runs)
+    one = view_anywhere(run)
+    if args.json:
+        print(json.dumps(asdict(one)))
+        return contract.EXIT_DONE
+    print(output.pairs(_details(one)))
+    if run.place_ref():
+        print(_elsewhere().details(one))
     return contract.EXIT_DONE
 
 
@@ -131,6 +141,9 @@ def stop_arguments(parser: argparse.ArgumentParser) -> None:
 def stop(args: argparse.Namespace) -> int:
     run = find(args.run, args.runs)
     say: Callable[[str], None] = (lambda _: None) if args.json else _say
+    if run.place_ref():
+        code: int = _elsewhere().stop(run, say=say, as_json=args.json)
+        return code
     stopped = Local().stop(run)
     if stopped:
         say(f"asked run '{run.name}' to save and end …")
@@ -141,6 +154,10 @@ def stop(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(asdict(view(run)) | {"stopped": stopped}))
     return contract.EXIT_DONE
+
+
+def _elsewhere() -> Any:
+    return importlib.import_module(ELSEWHERE)
 
 
 def _say(line: str) -> None:

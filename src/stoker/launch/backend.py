@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from stoker.rundir import RunDir
 from stoker.spec.model import Model
@@ -36,6 +36,8 @@ class Submission:
     """Added to the environment of the launcher."""
     secrets: dict[str, str]
     """Name -> where its value comes from; the values are put into the environment when it is submitted, never here."""
+    objects: tuple[dict[str, Any], ...] = ()
+    """Of a run in a cluster: what will be made there, the object that owns the others last."""
 
 
 class Running(Protocol):

@@ -1,13 +1,14 @@
 """Runs as a reader sees them: which there are, and where each of them stands."""
 
 import difflib
+import importlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 from stoker.observe.tail import records_backwards
 from stoker.rundir import Record, RunDir
@@ -15,7 +16,9 @@ from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.storage.mirror import in_words, run_dir, run_path, runs_in
 
-State = Literal["running", "done", "paused", "failed", "interrupted"]
+State = Literal["running", "done", "paused", "failed", "interrupted", "waiting", "restarting", "stopping", "unknown"]
+ELSEWHERE = {"kubernetes": "stoker.observe.cluster"}
+"""What reads runs that do not live here; heavy, so by name."""
 RECENT = 10  # logged steps that the time left is reckoned from
 
 
@@ -26,7 +29,7 @@ class RunRow:
     name: str
     folder: str
     state: State
-    """`interrupted`: nobody runs it and nobody had time to say why."""
+    """`interrupted`: nobody runs it and nobody had time to say why. The last four are of runs in a cluster."""
     reason: str
     remedy: str
     step: int
@@ -50,6 +53,33 @@ class RunView(RunRow):
     checkpoint: int | None
     """Step of the newest whole checkpoint."""
     restarts: int
+    nodes: list[Record]
+    """Of a run over several: the ranks of each, as it was last started."""
+
+
+def rows(runs: list[RunDir]) -> list[RunRow]:
+    """Those of one cluster are asked for together."""
+    away: dict[str, list[RunDir]] = {}
+    for run in runs:
+        if place := run.place_ref():
+            away.setdefault(place.kind, []).append(run)
+    found = {one.folder: one for kind, some in away.items() for one in _elsewhere(kind).rows(some)}
+    return [found.get(str(run.path)) or row(run) for run in runs]
+
+
+def view_anywhere(run: RunDir) -> RunView:
+    place = run.place_ref()
+    return _elsewhere(place.kind).view(run) if place else view(run)
+
+
+class _Elsewhere(Protocol):
+    def rows(self, runs: list[RunDir]) -> list[RunRow]: ...
+
+    def view(self, run: RunDir) -> RunView: ...
+
+
+def _elsewhere(kind: str) -> _Elsewhere:
+    return cast(_Elsewhere, importlib.import_module(ELSEWHERE[kind]))
 
 
 def row(run: RunDir) -> RunRow:
@@ -86,6 +116,7 @@ def view(run: RunDir) -> RunView:
         val_loss=_newest([evaluated], "val_loss"),
         checkpoint=max((saved.step for saved in run.saved()), default=None),
         restarts=sum(event["kind"] == "failed" and event.get("again", False) for event in run.events()),
+        nodes=_last_attempt(run)["world"].get("nodes", []),
     )
 
 

@@ -67,6 +67,18 @@ def check_code(word: str, key: str) -> None:
         raise _no_such_name(word, key, origin)
 
 
+def module_place(word: str, key: str) -> Path:
+    """The folder that holds the module which `word` names, or the package around it."""
+    _look_here_too()
+    top = word.partition(":")[0].partition(".")[0]
+    try:
+        found = _find(top)
+    except ModuleNotFoundError as e:
+        raise _not_there(word, key, e) from e
+    places = [Path(place) for place in found.submodule_search_locations or ()] or [Path(found.origin or top)]
+    return places[0].absolute().parent
+
+
 def explain(error: BaseException, word: str) -> str:
     """An error in the user's code in one line: type, message, and the last line of his file on the way to it."""
     message = (str(error).strip().splitlines() or [""])[0]

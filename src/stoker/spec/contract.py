@@ -8,6 +8,7 @@ EXIT_USER: Final = 2
 EXIT_FAILED: Final = 3
 EXIT_SAVED: Final = 75  # EX_TEMPFAIL: saved and ready to go on
 EXIT_INTERRUPTED: Final = 130
+EXIT_AGAIN: Final = 203  # of a supervisor in a pod: start it again. Above 127: a PyTorchJob retries no other
 
 # The run directory.
 SPEC_FILE: Final = "spec.yaml"
@@ -17,6 +18,9 @@ METRICS_FILE: Final = "metrics.jsonl"
 EVENTS_FILE: Final = "events.jsonl"
 EXIT_FILE: Final = "exit.json"
 LOCK_FILE: Final = "lock"
+PLACE_FILE: Final = "place.json"  # of a run that lives in a cluster: where
+SEEN_FILE: Final = "seen.json"  # beside it: what its records last said
+MEMBERS_DIR: Final = ".members"  # hidden: how the nodes of a run find each other is no part of its records
 TOKENIZER_DIR: Final = "tokenizer"
 LEDGER_DIR: Final = "ledger"
 LOGS_DIR: Final = "logs"
@@ -34,3 +38,24 @@ MANIFEST_FILE: Final = "manifest.json"
 # Environment of a worker: torchrun's own names, so that any torchrun script runs unchanged, and ours.
 ENV_RUN_DIR: Final = "STOKER_RUN_DIR"  # for workers that are not ours: the run directory is theirs too
 ENV_ATTEMPT: Final = "STOKER_ATTEMPT"
+
+# Environment of a supervisor in a pod.
+ENV_NODE: Final = "STOKER_NODE"  # index of the node
+ENV_ADDRESS: Final = "STOKER_ADDRESS"  # where the other nodes reach it
+ENV_PORT: Final = "STOKER_PORT"
+ENV_POD: Final = "STOKER_POD"
+ENV_K8S_NODE: Final = "STOKER_K8S_NODE"
+
+# Kubernetes.
+NODES_PORT: Final = 29400  # supervisors of a run talk to each other here
+CONTAINER: Final = "pytorch"  # a PyTorchJob asks for this name
+WORKDIR: Final = "/app"  # the user's code, in an image that was built for a run
+MOUNT: Final = "/stoker"  # the run's volume, in every pod
+VOLUME_RUNS: Final = "runs"  # below it
+VOLUME_DATA: Final = "data"
+VOLUME_MODELS: Final = "models"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "stoker"
+LABEL_RUN: Final = "stoker.dev/run"
+LABEL_READER: Final = "stoker.dev/reader"
+LONGEST_RUN: Final = 52  # characters of a run's name there: a Service's has 63, and begins with it

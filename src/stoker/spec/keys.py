@@ -52,7 +52,7 @@ def flat(spec: AnySpec) -> dict[str, object]:
         value: object = spec
         for word in key.split("."):
             value = getattr(value, word)
-        if isinstance(value, dict):
+        if key in OWN_KEYS and isinstance(value, dict):
             found |= {f"{key}.{name}": item for name, item in value.items()}
         else:
             found[key] = _plain(value)

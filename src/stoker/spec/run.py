@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_
 from stoker.spec.code import is_code
 from stoker.spec.data import Data
 from stoker.spec.model import Model
+from stoker.spec.on import On
 from stoker.spec.section import Code, Fraction, Place, PositiveCount, Section
 from stoker.spec.units import Count, Number, Seconds, Share, Text, count, duration, number, share
 
@@ -165,17 +166,6 @@ class Checkpoint(Section):
         stay = set(sorted(steps)[-self.keep :])
         stay |= {step for step in steps if self.keep_every and step % self.keep_every == 0}
         return stay | ({best} if self.best and best is not None else set()) | ({0} if self.first else set())
-
-
-class On(Section):
-    kind: Literal["local"] = "local"
-    """Where the run lives."""
-    workers: PositiveCount | Literal["auto"] = "auto"
-    """Processes; `auto` is one for each GPU, or one on a machine without."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What the workers compute on."""
-    max_restarts: Annotated[Count, Field(ge=0)] = 3
-    """Crashes in a row, with no new checkpoint between them, before the run is given up. When a script saves is its own affair: its count begins anew after ten minutes."""  # noqa: E501
 
 
 class Log(Section):

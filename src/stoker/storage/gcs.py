@@ -39,18 +39,19 @@ INCOMPLETE = 308  # what a resumable upload answers until it is whole
 GONE = (404, 410)
 
 
-def open_bucket(bucket: str, prefix: str) -> "Gcs":
-    return Gcs(bucket, prefix)
+def open_bucket(bucket: str, prefix: str, *, anonymous: bool = False, region: str | None = None) -> "Gcs":
+    del region  # a bucket's name is enough to find it
+    return Gcs(bucket, prefix, anonymous=anonymous)
 
 
 class Gcs:
-    def __init__(self, bucket: str, prefix: str) -> None:
+    def __init__(self, bucket: str, prefix: str, *, anonymous: bool = False) -> None:
         self.url = f"gs://{bucket}/{prefix}".rstrip("/")
         self._name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         emulator = os.environ.get(EMULATOR)
         with self._told():
-            credentials, project = _nobody() if emulator else google.auth.default(scopes=[SCOPE])
+            credentials, project = _nobody() if emulator or anonymous else google.auth.default(scopes=[SCOPE])
             self._bucket: Any = storage.Client(project=project or "stoker", credentials=credentials).bucket(bucket)
         self._http: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
         self._objects = f"{emulator or 'https://storage.googleapis.com'}/storage/v1/b/{quote(bucket)}/o"
@@ -69,6 +70,23 @@ class Gcs:
                 )
         assert now is not None
         return Listing(objects=objects, now=now)
+
+    def look(self, key: str) -> Object | None:
+        with self._told():
+            answer = self._request("GET", f"{self._objects}/{quote(self._prefix + key, safe='')}")
+            if answer.status_code in GONE:
+                return None
+            self._check(answer)
+        found = answer.json()
+        tag = found.get("md5Hash", "")
+        md5 = base64.b64decode(tag).hex() if tag else None
+        return Object(
+            size=int(found["size"]),
+            tag=tag,
+            modified=datetime.fromisoformat(found["updated"]),
+            version=found["generation"],
+            md5=md5,
+        )
 
     def folders(self) -> Sequence[str]:
         found = [name for answer in self._pages(prefix=self._prefix, delimiter="/") for name in _prefixes(answer)]
@@ -249,7 +267,7 @@ class Gcs:
 
 
 def _nobody() -> tuple[Any, None]:
-    """An emulator asks for no credentials."""
+    """An emulator asks for no credentials, and neither does what is public."""
     return AnonymousCredentials(), None  # type: ignore[no-untyped-call]
 
 

@@ -12,7 +12,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from stoker.rundir import Record, being_written
+from stoker.rundir import Held, Record
 from stoker.spec.errors import UserError
 from stoker.storage import layout
 from stoker.storage.layout import Remote
@@ -66,7 +66,7 @@ def last(store: Store, name: str, remote: Remote) -> Last:
 
 def refuse_second(name: str, found: Last) -> None:
     if found.alive and found.writer:
-        raise being_written(name, found.writer.holder(), hint=f"; if that machine is gone, try again in {OLD:.0f} s")
+        raise Held(name, found.writer.holder(), hint=f"; if that machine is gone, try again in {OLD:.0f} s")
 
 
 class Lock:

@@ -12,6 +12,7 @@ from typing import Any
 
 import boto3
 from boto3.exceptions import S3UploadFailedError
+from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -35,17 +36,18 @@ SETTINGS = Config(
 )
 
 
-def open_bucket(bucket: str, prefix: str) -> "S3":
-    return S3(bucket, prefix)
+def open_bucket(bucket: str, prefix: str, *, anonymous: bool = False, region: str | None = None) -> "S3":
+    return S3(bucket, prefix, anonymous=anonymous, region=region)
 
 
 class S3:
-    def __init__(self, bucket: str, prefix: str) -> None:
+    def __init__(self, bucket: str, prefix: str, *, anonymous: bool = False, region: str | None = None) -> None:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         with self._told():
-            self._client: Any = boto3.session.Session().client("s3", config=SETTINGS)
+            settings = SETTINGS.merge(Config(signature_version=UNSIGNED)) if anonymous else SETTINGS
+            self._client: Any = boto3.session.Session().client("s3", config=settings, region_name=region)
 
     def list(self, prefix: str = "") -> Listing:
         objects: dict[str, Object] = {}
@@ -59,6 +61,18 @@ class S3:
                 )
         assert now is not None
         return Listing(objects=objects, now=now)
+
+    def look(self, key: str) -> Object | None:
+        with self._told():
+            try:
+                found = self._client.head_object(**self._at(key))
+            except ClientError as e:
+                if _status(e) != 404:
+                    raise
+                return None
+        tag, secret = found["ETag"].strip('"'), found.get("ServerSideEncryption", "AES256") != "AES256"
+        md5 = None if "-" in tag or secret or "SSECustomerAlgorithm" in found else tag
+        return Object(size=found["ContentLength"], tag=tag, modified=found["LastModified"], version=tag, md5=md5)
 
     def folders(self) -> Sequence[str]:
         pages = self._pages("list_objects_v2", Prefix=self._prefix, Delimiter="/")

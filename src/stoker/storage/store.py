@@ -36,6 +36,8 @@ class Object:
     modified: datetime
     version: str
     """What `Store.read` asks for, to get this content and no other."""
+    md5: str | None = None
+    """Of the content, in hex, where the store was asked for this one and says it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +55,9 @@ class Store(Protocol):
 
     def list(self, prefix: str = "") -> Listing:
         """All objects whose keys begin with the prefix."""
+
+    def look(self, key: str) -> Object | None:
+        """One object, for those who may read it and not list; None when there is no such object."""
 
     def folders(self) -> Sequence[str]:
         """The first parts of all keys that have more than one."""
@@ -87,12 +92,15 @@ class Store(Protocol):
         """The tag that the file's object has once it is up."""
 
 
-def open_store(url: str) -> Store:
-    """The store of s3://bucket/prefix or gs://bucket/prefix. Nothing is asked of it yet."""
+def open_store(url: str, *, anonymous: bool = False, region: str | None = None) -> Store:
+    """The store of s3://bucket/prefix or gs://bucket/prefix. Nothing is asked of it yet.
+
+    `anonymous`: without credentials, as what is public can be read. `region`: of an S3 bucket, if not the user's own.
+    """
     scheme, bucket, prefix = split(url)
     module, package, extra = SCHEMES[scheme]
     try:
-        opened: Store = importlib.import_module(module).open_bucket(bucket, prefix)
+        opened: Store = importlib.import_module(module).open_bucket(bucket, prefix, anonymous=anonymous, region=region)
     except ModuleNotFoundError as e:
         if (e.name or "").startswith("stoker"):
             raise

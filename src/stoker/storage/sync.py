@@ -36,12 +36,11 @@ def mirrored(run: RunDir, work: Callable[[], int], *, hurry: Callable[[], bool])
     sync.start()
     try:
         code = work()
-    except BaseException:
-        sync.stop()
-        raise
-    if not sync.settle(hurry):
-        return sync.give_up(code, "it was told to end at once")
-    return sync.finish(code, hurry)
+        if not sync.settle(hurry):
+            return sync.give_up(code, "it was told to end at once")
+        return sync.finish(code, hurry)
+    finally:
+        sync.stop()  # this process may live on, and another may take the run over
 
 
 def publish(run: RunDir) -> None:
@@ -162,7 +161,7 @@ class Sync:
         try:
             self._give_sign()
         except StoreError:
-            if self._lost:
+            if self._lost and not self._stops["small"].is_set():
                 self.stop()
                 os.kill(os.getpid(), signal.SIGTERM)  # the supervisor's own way to save and end
             raise

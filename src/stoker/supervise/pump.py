@@ -23,12 +23,12 @@ REWINDS = re.compile(rb"(?<![^\r\n])\r+")  # a progress bar begins its lines wit
 
 
 class Pump:
-    """Reads in a thread of its own. `hear` is called there, with whole lines as they stand in the log, unstamped."""
+    """Reads in a thread of its own. `ears` are called there, with whole lines as they stand in the log, unstamped."""
 
-    def __init__(self, log: LogFile, redact: Redactor, hear: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, log: LogFile, redact: Redactor, *ears: Callable[[bytes], None]) -> None:
         self._log = log
         self._redact = redact
-        self._hear = hear
+        self._ears = ears
         self._source, self.sink = os.pipe()
         """`sink` is the worker's standard output and error."""
         self._wake = os.eventfd(0)
@@ -138,5 +138,5 @@ class Pump:
         lines = self._redact(lines)
         self._log.write(lines)
         self._tail = (self._tail + lines)[-TAIL:]
-        if self._hear:
-            self._hear(lines)
+        for ear in self._ears:
+            ear(lines)

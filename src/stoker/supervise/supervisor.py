@@ -1,46 +1,61 @@
 """Attempt after attempt until the run is done, stopped, or hopeless."""
 
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stoker.rundir import Exit, RunDir
 from stoker.spec import contract
 from stoker.spec.run import AnySpec, ScriptSpec
 from stoker.supervise import verdict
+from stoker.supervise.crew import POLL, Crew, Death
 from stoker.supervise.curves import Curve
 from stoker.supervise.imports import import_fault
+from stoker.supervise.muster import Muster
 from stoker.supervise.redact import Redactor
 from stoker.supervise.signals import Signals
-from stoker.supervise.workers import POLL, Death, Workers, environments
+from stoker.supervise.workers import secret_values
 
 GRACE = 600.0  # seconds a save may take once it was asked for
 BEREAVED = 30.0  # the same for a script of which a worker has died when asked: the others may wait for it in vain
 STEADY = 600.0  # seconds after which a script is taken to have got somewhere: when it saves is its own affair
 
 
-def supervise(run: RunDir, *, command: Sequence[str], world: int, signals: Signals, steady: float = STEADY) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """Of an attempt that wrote no exit.json, or one that is not the run's last."""
+
+    culprit: Death | None
+    regroup: bool
+    """It was ended for another one with other nodes."""
+
+
+def supervise(run: RunDir, *, muster: Muster, signals: Signals, steady: float = STEADY) -> int:
     """Returns the exit code of the run; the caller holds the run's lock."""
     spec = run.any_spec()
     script = isinstance(spec, ScriptSpec)
-    restart = crashes = 0
+    restart = crashes = attempt = 0
     newest = _newest_save(run)
-    while not signals.stopping:
+    while muster.gather(signals):
         began = time.monotonic()
-        culprit = _attempt(run, spec, command=command, world=world, restart=restart, signals=signals)
-        ended = run.exit()
+        attempt = max(attempt + 1, _number(run, spec))
+        ending = _attempt(run, spec, muster=muster, attempt=attempt, restart=restart, signals=signals)
+        ended, culprit = run.exit(), ending.culprit
+        restart += 1
+        if ending.regroup and (ended is None or ended.code == contract.EXIT_SAVED):
+            continue
         if ended:
             return ended.code
         if culprit is None or signals.stopping:
             break
+        if culprit.lost:
+            continue  # not the run's fault; whether the node comes back is the platform's affair
         saved, newest = newest, _newest_save(run)
         lived = script and time.monotonic() - began >= steady
         crashes = 1 if lived or saved != newest else crashes + 1
         again = crashes <= spec.on.max_restarts
-        _note(
-            run,
+        noted(run)(
             "failed",
             rank=culprit.rank,
             code=culprit.code,
@@ -50,44 +65,53 @@ def supervise(run: RunDir, *, command: Sequence[str], world: int, signals: Signa
             script=script,
         )
         if not again:
+            muster.reassure()
             return _end(run, verdict.failed(run, spec, culprit, code=contract.EXIT_FAILED, times=crashes))
-        restart += 1
+    muster.reassure()
+    ended = run.exit()
+    if ended and ended.code == contract.EXIT_SAVED:  # the leader before us has said it already
+        return ended.code
     return _end(run, verdict.stopped(run, spec))
 
 
-def _attempt(
-    run: RunDir, spec: AnySpec, *, command: Sequence[str], world: int, restart: int, signals: Signals
-) -> Death | None:
+def noted(run: RunDir) -> Callable[..., None]:
+    """Adds an event, if that can be: a full disk stops a save, not the supervisor."""
+
+    def note(kind: str, *, rank: int | None = None, **facts: object) -> None:
+        with suppress(OSError):
+            run.add_event(kind, rank=rank, **facts)
+
+    return note
+
+
+def _attempt(run: RunDir, spec: AnySpec, *, muster: Muster, attempt: int, restart: int, signals: Signals) -> Ending:
     """Run the workers to their end. exit.json tells how that was, when they could write it; else who spoiled it."""
+    muster.reassure()
     run.clear_exit()
-    attempt = _number(run, spec)
-    _note(run, "world", attempt=attempt, workers=world, restart=restart)
-    secrets = {name: os.environ[name] for name in spec.secrets if name in os.environ}
-    environment = environments(
-        os.environ,
-        spec.env | secrets,
-        run=run,
-        world=world,
-        attempt=attempt,
-        restart=restart,
-        most=spec.on.max_restarts,
-    )
-    redact = Redactor(secrets.values())
-    curve = Curve(run, world=world) if isinstance(spec, ScriptSpec) else None
-    workers = Workers(run, command, environment, redact=redact, hear=curve.hear if curve else None)
-    asked = _watch(run, workers, signals, script=curve is not None)
-    workers.settle()
-    fatal, culprit = workers.fatal(), workers.culprit()
-    if contract.EXIT_SAVED in workers.poll().values():
-        culprit = None  # a worker ended by its own decision, and took its peers with it
-    workers.end()
-    _redact_exit(run, redact)
+    noted(run)("world", attempt=attempt, workers=muster.world, restart=restart, **muster.facts())
+    curve = Curve(run, world=muster.world) if isinstance(spec, ScriptSpec) else None
+    crew = muster.start(spec, attempt=attempt, restart=restart, hear=curve.hear if curve else None)
+    try:
+        asked = _watch(run, crew, signals, script=curve is not None)
+        crew.settle()
+        fatal, culprit = crew.fatal(), crew.culprit()
+        if contract.EXIT_SAVED in crew.poll().values():
+            culprit = None  # a worker ended by its own decision, and took its peers with it
+        by_itself = asked or run.exit() is not None
+        crew.end()
+    except BaseException:
+        crew.kill()
+        raise
+    muster.reassure()
+    if not by_itself and (exit := run.exit()) and exit.code == contract.EXIT_SAVED:
+        run.clear_exit()  # it paused because its peers were gone and we ended it
+    _redact_exit(run, Redactor(secret_values(spec).values()))
     if run.exit() is None and not (asked and curve):  # whatever a script ends with when it is stopped is a pause
-        codes, begun = set(workers.poll().values()), curve is not None and curve.begun
+        codes, begun = set(crew.poll().values()), curve is not None and curve.begun
         exit = _judgement(run, spec, codes, fatal=fatal, culprit=culprit, begun=begun)
         if exit:
             _end(run, exit)
-    return culprit
+    return Ending(culprit=culprit, regroup=asked and not signals.stopping)
 
 
 def _judgement(
@@ -102,7 +126,7 @@ def _judgement(
     return verdict.done(run) if codes == {contract.EXIT_DONE} else None
 
 
-def _watch(run: RunDir, workers: Workers, signals: Signals, *, script: bool) -> bool:
+def _watch(run: RunDir, crew: Crew, signals: Signals, *, script: bool) -> bool:
     """Returns when all workers have ended, or when those that are left wait in vain for one that has.
 
     True when they were asked to end. Workers of ours then end with codes of ours; a script's as they please, and one
@@ -110,23 +134,26 @@ def _watch(run: RunDir, workers: Workers, signals: Signals, *, script: bool) -> 
     """
     deadline = float("inf")
     asked = False
-    while workers.alive:
-        codes = set(workers.poll().values())
+    while crew.alive:
+        codes = set(crew.poll().values())
         crashed = codes - {contract.EXIT_DONE, contract.EXIT_SAVED}
-        if signals.stopping and not asked:
+        if (signals.stopping or crew.change) and not asked:
             asked = True
-            workers.terminate()
-            _note(run, "stopping", signal=signals.received[0].name)
+            crew.terminate()
+            if signals.stopping:
+                noted(run)("stopping", signal=signals.received[0].name)
+            else:
+                noted(run)("regrouping", reason=crew.change)
         if (asked or contract.EXIT_SAVED in codes) and deadline == float("inf"):
             deadline = time.monotonic() + GRACE
         if signals.impatient or time.monotonic() > deadline:
-            workers.kill()
+            crew.kill()
         elif crashed and not (script and asked):
             return asked
         elif crashed:
             deadline = min(deadline, time.monotonic() + BEREAVED)
         time.sleep(POLL)
-    return asked
+    return asked or crew.change is not None  # the node that leaves asks them itself, and they may be quicker than we
 
 
 def _number(run: RunDir, spec: AnySpec) -> int:
@@ -154,8 +181,3 @@ def _end(run: RunDir, exit: Exit) -> int:
     with suppress(OSError):  # a full disk must not hide how the run ended: the code below tells it too
         run.write_exit(exit)
     return exit.code
-
-
-def _note(run: RunDir, kind: str, *, rank: int | None = None, **facts: object) -> None:
-    with suppress(OSError):  # a full disk stops a save, not the supervisor
-        run.add_event(kind, rank=rank, **facts)

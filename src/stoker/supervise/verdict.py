@@ -5,7 +5,7 @@ from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, ScriptSpec
 from stoker.supervise import curves
-from stoker.supervise.workers import Death
+from stoker.supervise.crew import Death
 
 
 def done(run: RunDir) -> Exit:
@@ -36,6 +36,16 @@ def failed(run: RunDir, spec: AnySpec, death: Death, *, code: int, times: int = 
         reason=f"{death}{often}",
         remedy=f"{hint}Read its log: stoker logs {run.path} --rank {death.rank}",
         rank=death.rank,
+    )
+
+
+def silenced(run: RunDir, *, times: int) -> Exit:
+    return Exit(
+        state="failed",
+        code=contract.EXIT_FAILED,
+        step=last_step(run),
+        reason=f"its supervisor was killed {times} times in a row with no new checkpoint between",
+        remedy="It may have run out of memory: give its pods more (on.memory), or lower batch.micro",
     )
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ def main(run: RunDir) -> int:
     me = dist.ranks()
     try:
         end = _train(run, me, signals)
+        print(f"rank {me.rank} has ended: {end.reason}", flush=True)
     except StokerError as e:
         end = _exit_of(e, me)
         print(f"rank {me.rank}: {e}", file=sys.stderr, flush=True)
@@ -38,6 +40,7 @@ def _train(run: RunDir, me: dist.Ranks, signals: Signals) -> Exit:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when `deterministic` asks for it
     place = device(run.spec().on.device, local_rank=me.local_rank, local_world=int(os.environ["LOCAL_WORLD_SIZE"]))
     dist.connect(me, place.backend)
+    print(f"rank {me.rank} of {me.world} on {socket.gethostname()}, {place.chip}", flush=True)
     try:
         trainer = Trainer(run, me, place, signals)
         try:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -22,12 +23,16 @@ from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.run import Checkpoint
 from stoker.train.dist import Ranks, from_first
-from stoker.train.reader import CheckpointReader
+from stoker.train.reader import TABLE, CheckpointReader
 
 Tensors = dict[str, Any]  # nested dicts of tensors, as torch.distributed.checkpoint takes them
 
+Files = dict[str, dict[str, Any]]  # name -> bytes and sha256
+
 SHARE_OF_TIME = 0.01  # what `every: auto` may cost
 SHORTEST_INTERVAL_S = 60.0
+# A network file system may take a minute to show one machine what another has just written.
+TRIES, PAUSE_S = 16, 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,29 +112,30 @@ class Checkpoints:
 
     def load(self, tensors: Tensors) -> Saved | None:
         """Fill the tensors from the newest checkpoint that is whole and undamaged."""
-        step = from_first(self._choose() if self.me.first else None)
-        if step is None:
+        saved = from_first(self._choose() if self.me.first else None)
+        if saved is None:
             return None
-        saved = next(s for s in self.run.saved() if s.step == step)
+        assert isinstance(saved, Saved)
         self._newest = saved.step
-        try:
-            load(tensors, storage_reader=CheckpointReader(saved.path), process_group=self._group)
-        except CheckpointException as e:
-            if any(isinstance(failure[0], OSError) for failure in e.failures.values()):
-                raise
-            raise UserError(
-                f"the checkpoint of step {saved.step} does not fit the model: {_reason(e)}",
-                remedy="Bring back the code that it was trained with, or start another run with --new",
-            ) from e
+        for left in reversed(range(TRIES)):
+            try:
+                reader = CheckpointReader(self.run.checkpoint(saved.step))
+                load(tensors, storage_reader=reader, process_group=self._group)
+                break
+            except CheckpointException as e:  # the same on every worker
+                if not _has_failed_with(FileNotFoundError, e) or not left:  # the first has seen every file
+                    raise _refusal(saved, e) from e
+            time.sleep(PAUSE_S)
         return saved
 
     def close(self) -> None:
         """Let a save that is under way come to its end: the collectives that it uses are about to go."""
         self._writer.shutdown(wait=True)
 
-    def _choose(self) -> int | None:
+    def _choose(self) -> Saved | None:
         for path in self.run.checkpoints.glob(contract.CHECKPOINT_GLOB):
-            if not (path / contract.MANIFEST_FILE).exists():
+            # Listed, not looked for: what was not there once may be missing in a network file system's memory alone.
+            if path.is_dir() and contract.MANIFEST_FILE not in os.listdir(path):
                 shutil.rmtree(path, ignore_errors=True)  # a save that was cut off
         if self.plan.resume != "auto":
             self._go_back(self.plan.resume)
@@ -139,7 +145,7 @@ class Checkpoints:
         for path in sorted(whole, reverse=True):
             step, problem = int(path.name.removeprefix("step-")), damage(path)
             if problem is None:
-                return step
+                return next(saved for saved in self.run.saved() if saved.step == step)
             _set_aside(path, "damaged")
             self.run.add_event("fallback", rank=0, step=step, reason=problem)
         return None
@@ -161,15 +167,29 @@ class Checkpoints:
                 _set_aside(saved.path, "left")
 
     def _write(self, step: int, tensors: Tensors, manifest: Record) -> Outcome:
-        began = time.monotonic()
-        problem = None
+        """Each worker tells of the files that it wrote: no machine need read or even see those of another yet."""
+        began, path = time.monotonic(), self.run.checkpoint(step)
+        problem, mine = None, {}
         try:
-            write_checkpoint(self.run.checkpoint(step), tensors, manifest, group=self._group, first=self.me.first)
+            save(tensors, storage_writer=FileSystemWriter(path), process_group=self._group)
+            mine = _files(path, rank=self.me.rank)
         except (OSError, CheckpointException) as e:
             problem = _reason(e)
-        problems: list[str | None] = [None] * self.me.world
-        dist.all_gather_object(problems, problem, group=self._group)  # one worker's trouble is everybody's
-        return Outcome(seconds=time.monotonic() - began, problem=next(filter(None, problems), None))
+        problem, files = self._all_told(problem, mine)
+        if self.me.first and problem is None:
+            try:
+                _write_manifest(path, manifest, files)
+            except OSError as e:
+                problem = _reason(e)
+        problem, _ = self._all_told(problem, {})
+        return Outcome(seconds=time.monotonic() - began, problem=problem)
+
+    def _all_told(self, problem: str | None, files: Files) -> tuple[str | None, Files]:
+        """One worker's trouble is everybody's."""
+        told: list[tuple[str | None, Files]] = [(None, {})] * self.me.world
+        dist.all_gather_object(told, (problem, files), group=self._group)
+        found = {name: facts for _, files in told for name, facts in files.items()}
+        return next((problem for problem, _ in told if problem), None), found
 
     def _prune(self) -> None:
         whole = self.run.saved()
@@ -182,15 +202,22 @@ class Checkpoints:
             shutil.rmtree(saved.path, ignore_errors=True)
 
 
-def write_checkpoint(
-    path: Path, tensors: Tensors, manifest: Record, *, group: dist.ProcessGroup | None = None, first: bool = True
-) -> None:
-    """All workers of the group write their part, and the first of them the manifest: only then is it whole."""
-    save(tensors, storage_writer=FileSystemWriter(path), process_group=group, no_dist=group is None)
-    if first:
-        files = sorted(p for p in path.iterdir() if p.is_file())
-        manifest["files"] = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
-        write_json(path / contract.MANIFEST_FILE, manifest | {"seal": _seal(manifest)})
+def write_checkpoint(path: Path, tensors: Tensors, manifest: Record) -> None:
+    """By one process alone."""
+    save(tensors, storage_writer=FileSystemWriter(path), no_dist=True)
+    _write_manifest(path, manifest, _files(path, rank=0))
+
+
+def _write_manifest(path: Path, manifest: Record, files: Files) -> None:
+    """Only now is it whole."""
+    manifest["files"] = dict(sorted(files.items()))
+    write_json(path / contract.MANIFEST_FILE, manifest | {"seal": _seal(manifest)})
+
+
+def _files(path: Path, *, rank: int) -> Files:
+    """Those that a worker wrote; the first has written the table of contents too."""
+    mine = [*path.glob(f"__{rank}_*"), *([path / TABLE] if rank == 0 else [])]
+    return {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in mine}
 
 
 def _copy(tensors: Tensors) -> Tensors:
@@ -237,6 +264,19 @@ def _set_aside(path: Path, why: str) -> None:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _has_failed_with(kind: type[BaseException], error: CheckpointException) -> bool:
+    return any(isinstance(failure[0], kind) for failure in error.failures.values())
+
+
+def _refusal(saved: Saved, error: CheckpointException) -> BaseException:
+    if _has_failed_with(OSError, error):
+        return error
+    return UserError(
+        f"the checkpoint of step {saved.step} does not fit the model: {_reason(error)}",
+        remedy="Bring back the code that it was trained with, or start another run with --new",
+    )
 
 
 def _reason(error: BaseException) -> str:

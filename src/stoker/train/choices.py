@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 
 from stoker.spec import sizes
 from stoker.spec.host import lacks_compiler
@@ -47,6 +48,17 @@ def choose(
     compiled = spec.compile is True or (spec.compile == "auto" and _pays(spec, device, steps, parameters))
     notes = [f"training runs without compile: {lacking}"] if lacking else []
     return Choices(precision=precision, compile=compiled and not lacking, micro=micro), notes
+
+
+def agreed(mine: Choices) -> Choices:
+    """What every worker can do: their machines need not be alike."""
+    told = [mine] * dist.get_world_size()
+    dist.all_gather_object(told, mine)
+    return Choices(
+        precision=mine.precision if len({one.precision for one in told}) == 1 else "fp32",
+        compile=all(one.compile for one in told),
+        micro=min(one.micro for one in told),
+    )
 
 
 def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision, *, parameters: int, held: int = 0) -> int:

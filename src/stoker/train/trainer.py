@@ -20,7 +20,7 @@ from stoker.train import origins
 from stoker.train.batches import Batch, Batches, held_out
 from stoker.train.callbacks import Callbacks
 from stoker.train.checkpoint import Checkpoints
-from stoker.train.choices import Choices, choose, vocabulary
+from stoker.train.choices import Choices, agreed, choose, vocabulary
 from stoker.train.devices import Device
 from stoker.train.dist import Ranks, Word, agree, totals
 from stoker.train.engine import Engine
@@ -169,6 +169,7 @@ class Trainer:
         if saved:
             same_world = saved.manifest["world"] == self.me.world
             self.choices = self.choices.keep(Choices(**kept["choices"]), same_world=same_world)
+        self.choices = agreed(self.choices)
         self._note_what_will_not_happen()
 
     def _note_what_will_not_happen(self) -> None:

@@ -45,7 +45,7 @@ def is_remote(word: str) -> bool:
 def find(word: str) -> list[DataFile]:
     """The files that a word of data.path means. Nothing is fetched yet."""
     found = []
-    for url, name, size, tag in _place(word).find(word):
+    for url, name, size, tag in place_of(word).find(word):
         path, format = Path(name), format_of(Path(name))
         if format not in SOURCES:
             raise UserError(
@@ -79,7 +79,7 @@ def fetch(file: DataFile) -> Iterator[int]:
     if file.url is None or file.path.is_file():
         return
     file.path.parent.mkdir(parents=True, exist_ok=True)
-    place, url = _place(file.url), file.url
+    place, url = place_of(file.url), file.url
     partial = file.path.with_name(f"{file.path.name}.part")
     yield from copy(lambda start: place.read(url, start, file.sha256), partial, size=file.size, name=shown(url))
     if not is_as_told(partial, file.sha256):
@@ -112,7 +112,8 @@ def forget(file: DataFile) -> None:
 _text_problem = lru_cache(16)(text_problem)  # a file is read part by part, and checked once
 
 
-def _place(word: str) -> Place:
+def place_of(word: str) -> Place:
+    """The module that knows the word's scheme."""
     scheme = word.partition("://")[0]
     if scheme not in SCHEMES:
         raise UserError(

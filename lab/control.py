@@ -1,0 +1,148 @@
+"""The servers of the control host: etcd, the API server, its controllers, the scheduler, names and images."""
+
+import http.client
+import socket
+import ssl
+from pathlib import Path
+
+import yaml
+
+from lab import pki
+from lab.host import Host, wait_for
+from lab.places import API_PORT, CONTROL, REGISTRY, REGISTRY_PORT, SERVICES, STATE
+
+ETCD = "http://127.0.0.1:2379"
+FOLDER = STATE / "control"
+COREFILE = """
+. {{
+    bind {address}
+    errors
+    cache 5
+    kubernetes cluster.local {reverse} {{
+        kubeconfig {kubeconfig}
+        pods insecure
+        ttl 5
+    }}
+}}
+"""
+
+
+def start(host: Host, programs: Path) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    host.start(
+        "etcd",
+        str(programs / "etcd"),
+        f"--data-dir={FOLDER / 'etcd'}",
+        f"--listen-client-urls={ETCD}",
+        f"--advertise-client-urls={ETCD}",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        "--unsafe-no-fsync",  # nothing here outlives a power cut, and the disk is shared with what is measured
+        "--quota-backend-bytes=4294967296",
+        "--log-level=warn",
+    )
+    start_registry(host)
+    host.start("kube-apiserver", str(programs / "kube-apiserver"), *_api_flags())
+    wait_for(ready, "the API server")  # the others end when they find their roles missing
+    host.start("kube-controller-manager", str(programs / "kube-controller-manager"), *_controller_flags())
+    host.start(
+        "kube-scheduler",
+        str(programs / "kube-scheduler"),
+        f"--kubeconfig={pki.kubeconfig('scheduler')}",
+        f"--authentication-kubeconfig={pki.kubeconfig('scheduler')}",
+        f"--authorization-kubeconfig={pki.kubeconfig('scheduler')}",
+        "--bind-address=127.0.0.1",
+        "--leader-elect=false",
+    )
+    start_dns(host, programs)
+    wait_for(_registry_answers, "the registry")
+
+
+def start_registry(host: Host) -> None:
+    config = {
+        "version": "0.1",
+        "log": {"level": "warn", "accesslog": {"disabled": True}},
+        "storage": {"filesystem": {"rootdirectory": str(FOLDER / "registry")}, "delete": {"enabled": True}},
+        "http": {"addr": REGISTRY, "secret": "one process only"},
+    }
+    file = FOLDER / "registry.yaml"
+    file.write_text(yaml.safe_dump(config))
+    host.start("registry", "docker-registry", "serve", str(file))
+
+
+def start_dns(host: Host, programs: Path) -> None:
+    file = FOLDER / "Corefile"
+    file.write_text(
+        COREFILE.format(address=CONTROL, reverse="10.in-addr.arpa", kubeconfig=f"{pki.kubeconfig('lab')} lab")
+    )
+    host.start("dns", str(programs / "dns"), "-conf", str(file))
+
+
+def connection(patience_s: float) -> http.client.HTTPSConnection:
+    """To the API server, as one who may do everything."""
+    context = ssl.create_default_context(cafile=str(pki.CA))
+    context.load_cert_chain(pki.certificate("lab"), pki.key("lab"))
+    return http.client.HTTPSConnection(CONTROL, API_PORT, timeout=patience_s, context=context)
+
+
+def ready(patience_s: float = 2) -> bool:
+    """Whether the API server answers."""
+    try:
+        asked = connection(patience_s)
+    except OSError:  # no certificates yet
+        return False
+    try:
+        asked.request("GET", "/readyz")
+        return asked.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        asked.close()
+
+
+def _registry_answers() -> bool:
+    try:
+        socket.create_connection((CONTROL, REGISTRY_PORT), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _api_flags() -> list[str]:
+    certificate, key = pki.certificate("apiserver"), pki.key("apiserver")
+    return [
+        f"--etcd-servers={ETCD}",
+        f"--bind-address={CONTROL}",
+        f"--advertise-address={CONTROL}",
+        f"--secure-port={API_PORT}",
+        f"--service-cluster-ip-range={SERVICES}",
+        f"--client-ca-file={pki.CA}",
+        f"--tls-cert-file={certificate}",
+        f"--tls-private-key-file={key}",
+        f"--kubelet-client-certificate={certificate}",
+        f"--kubelet-client-key={key}",
+        "--kubelet-preferred-address-types=InternalIP",
+        f"--service-account-key-file={pki.ACCOUNTS}",
+        f"--service-account-signing-key-file={pki.ACCOUNTS}",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        "--enable-aggregator-routing=true",  # webhooks are reached at their pods: this host has no kube-proxy
+        "--profiling=false",
+    ]
+
+
+def _controller_flags() -> list[str]:
+    return [
+        f"--kubeconfig={pki.kubeconfig('controllers')}",
+        f"--authentication-kubeconfig={pki.kubeconfig('controllers')}",
+        f"--authorization-kubeconfig={pki.kubeconfig('controllers')}",
+        "--bind-address=127.0.0.1",
+        "--leader-elect=false",
+        "--use-service-account-credentials=true",
+        f"--service-account-private-key-file={pki.ACCOUNTS}",
+        f"--root-ca-file={pki.CA}",
+        f"--cluster-signing-cert-file={pki.CA}",
+        f"--cluster-signing-key-file={pki.FOLDER / 'ca.key'}",
+        "--enable-hostpath-provisioner=true",  # makes volumes in places.PROVISIONED, which all hosts share
+    ]

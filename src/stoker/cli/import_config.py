@@ -1,0 +1,63 @@
+"""`stoker import-config`: the manifest that you have, as a run file."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from stoker.launch.import_config.fields import UNUSED
+from stoker.launch.import_config.jobs import KINDS
+from stoker.launch.import_config.text import read_manifest, run_file
+from stoker.spec import contract
+from stoker.spec.errors import UserError
+
+
+def import_config_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=sorted(KINDS), metavar="|".join(sorted(KINDS)), help="what the manifest is")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the manifest, as kubectl applies it")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="the value of a $NAME in it; once for each"
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the run file here, not to the screen")
+    parser.add_argument("--json", action="store_true", help="print the run file and what became of each field as JSON")
+
+
+def import_config(args: argparse.Namespace) -> int:
+    values, outcomes = read_manifest(_text(args.file), str(args.file), args.kind, _variables(args.set))
+    text = run_file(values, outcomes, source=args.file.name)
+    if args.out is not None:
+        _write(args.out, text)
+        unused = sum(what.startswith(UNUSED) for _, what in outcomes)
+        print(f"wrote {args.out}: {len(outcomes) - unused} fields used, {unused} not; it names them", file=sys.stderr)
+    if args.json:
+        fields = [{"field": one, "became": what} for one, what in outcomes]
+        print(json.dumps({"run": values, "fields": fields}, indent=2, default=str))
+    elif args.out is None:
+        print(text, end="")
+    return contract.EXIT_DONE
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UserError(f"{file} is there already", remedy="Choose another name, or remove it first") from None
+    except OSError as e:
+        raise UserError(f"{file} cannot be written: {e.strerror}", remedy="Check the path") from e
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not UTF-8 text", remedy="Save it as UTF-8") from None
+    except OSError as e:
+        raise UserError(f"{file} cannot be read: {e.strerror}", remedy="Check the path") from e
+
+
+def _variables(words: list[str]) -> dict[str, str]:
+    for word in words:
+        if "=" not in word or word.startswith("="):
+            raise UserError(f"--set {word} is not NAME=VALUE", remedy="Write it as --set NUM_NODES=2")
+    return dict(word.split("=", 1) for word in words)

@@ -1,0 +1,51 @@
+"""Where each kind of object lives in the API."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    version: str
+    """`v1`, or group/version."""
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def group(self) -> str:
+        return self.version.rpartition("/")[0]
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str | None) -> str:
+        """None: of all namespaces."""
+        inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{self.root}{inside}/{self.plural}"
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("Pod", "v1", "pods"),
+        Kind("Service", "v1", "services"),
+        Kind("Secret", "v1", "secrets"),
+        Kind("ConfigMap", "v1", "configmaps"),
+        Kind("ServiceAccount", "v1", "serviceaccounts"),
+        Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+        Kind("PersistentVolume", "v1", "persistentvolumes", namespaced=False),
+        Kind("Namespace", "v1", "namespaces", namespaced=False),
+        Kind("Node", "v1", "nodes", namespaced=False),
+        Kind("Event", "v1", "events"),
+        Kind("EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
+        Kind("Job", "batch/v1", "jobs"),
+        Kind("Deployment", "apps/v1", "deployments"),
+        Kind("StorageClass", "storage.k8s.io/v1", "storageclasses", namespaced=False),
+        Kind("PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
+        Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
+        Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
+        Kind("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
+        Kind("NodePool", "karpenter.sh/v1", "nodepools", namespaced=False),
+    )
+}

@@ -1,0 +1,137 @@
+"""What an API server's refusals mean for a user."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+import yaml
+
+from stoker.kube.kinds import Kind
+from stoker.spec.errors import UserError
+
+NOT_FOUND = 404
+CANNOT = re.compile(r'cannot (\w+) resource "[^"]*" in API group "[^"]*"(?: in the namespace "([^"]*)")?')
+TOGETHER = ("create", "patch")  # to apply an object takes both
+READS = ("get", "list", "watch")  # nothing but a missing right forbids these
+RULES = (  # words of an admission's refusal -> what to do
+    ("admission webhook", "Follow its rule, with on.pod where it is of the pods, or ask who runs the cluster"),
+    ("is being terminated", "Wait until the namespace is gone and make it anew, or take another: on.namespace"),
+    (
+        "violates PodSecurity",
+        "Meet what it names with on.pod: {spec: {securityContext: …}} and that of container pytorch",
+    ),
+    ("service account", "Make it first, or change on.service_account"),
+    ("PriorityClass", "Change on.priority; kubectl get priorityclasses shows what there is"),
+    ("quota", "Ask for less or for more with on.cpu, on.memory, on.gpus or on.nodes; see: kubectl describe quota"),
+    ("usage per", "Change on.cpu, on.memory or on.volume; see: kubectl describe limits"),
+)
+
+
+class Refused(UserError):
+    """The API server answered, and its answer is no."""
+
+    def __init__(self, problem: str, *, remedy: str, code: int) -> None:
+        super().__init__(problem, remedy=remedy)
+        self.code = code
+
+
+class Forbidden(Refused):
+    """The user lacks a right."""
+
+
+class Unreachable(UserError):
+    """No cluster is known, or nobody answers."""
+
+
+class LoggedOut(UserError):
+    """The kubeconfig, or the login command that it names, gives no credentials."""
+
+
+class Lost(UserError):
+    """A stream broke off before its end."""
+
+
+def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, namespace: str | None, who: str) -> Refused:
+    """`who`: the context, in words. The response has been read."""
+    status = _status(response)
+    message = str(status.get("message") or response.text.strip() or f"HTTP {response.status_code}")
+    code = response.status_code
+    what = f"{kind.name} {name}".strip()
+    if code == 401:
+        return Refused(
+            f"the API server of {who} does not know these credentials",
+            remedy=f"Log in again, then try: kubectl {_flag(who)}auth whoami",
+            code=code,
+        )
+    if code == 403 and (named := CANNOT.search(message)):
+        return forbidden(verb=named[1], kind=kind, namespace=named[2] or namespace, who=who, code=code)
+    if code == NOT_FOUND and f'namespaces "{namespace}" not found' in message:
+        return Refused(
+            f"{who} has no namespace '{namespace}'", remedy=f"Run: kubectl {_flag(who)}create ns {namespace}", code=code
+        )
+    if code == NOT_FOUND and not (status.get("details") or {}).get("name"):
+        return Refused(
+            f"the API server of {who} knows no kind {kind.name} ({kind.version})",
+            remedy="See what is installed with: stoker check kube",
+            code=code,
+        )
+    otherwise = "Ask who runs the cluster what its rules allow" if code == 403 else "Mend it"
+    remedy = next((mend for words, mend in RULES if words in message), otherwise)
+    refused = Forbidden if code == 403 and verb in READS else Refused
+    problem = f"the API server of {who} refuses to {verb} {what}: {' '.join(message.split())}"
+    return refused(problem, remedy=remedy, code=code)
+
+
+def forbidden(*, verb: str, kind: Kind, namespace: str | None, who: str, code: int = 403) -> Forbidden:
+    where = f" in namespace {namespace}" if kind.namespaced and namespace else ""
+    verbs = TOGETHER if verb in TOGETHER and "/" not in kind.plural else (verb,)
+    role = role_for([(one, kind) for one in verbs], namespace=namespace)
+    return Forbidden(
+        f"you may not {verb} {kind.plural}{where} of {who}",
+        remedy=f"Ask its administrator for this:\n{yaml.safe_dump(role, sort_keys=False)}",
+        code=code,
+    )
+
+
+def role_for(rights: list[tuple[str, Kind]], *, namespace: str | None, name: str = "stoker") -> dict[str, Any]:
+    """The Role, or ClusterRole where one of them is of no namespace, that gives these rights and no others."""
+    inside = bool(namespace) and all(kind.namespaced for _, kind in rights)
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for verb, kind in rights:
+        verbs.setdefault((kind.group, kind.plural), []).append(verb)
+    rules = [
+        {"apiGroups": [group], "resources": [plural], "verbs": sorted(set(some))}
+        for (group, plural), some in verbs.items()
+    ]
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role" if inside else "ClusterRole",
+        "metadata": {"name": name} | ({"namespace": namespace} if inside else {}),
+        "rules": rules,
+    }
+
+
+def unreachable(error: Exception, *, server: str, who: str) -> Unreachable:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return Unreachable(
+            f"the certificate of the API server {server} of {who} is not the one that the kubeconfig names",
+            remedy="Fetch the kubeconfig anew: the cluster was made again, or something stands between",
+        )
+    return Unreachable(
+        f"the API server {server} of {who} does not answer ({reason})",
+        remedy=f"Is the cluster up, and this machine in its network? Try: kubectl {_flag(who)}get --raw /readyz",
+    )
+
+
+def _status(response: httpx.Response) -> dict[str, Any]:
+    try:
+        status = response.json()
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return {}
+    return status if isinstance(status, dict) else {}
+
+
+def _flag(who: str) -> str:
+    return f"--context {who.removeprefix('context ')} " if who.startswith("context ") else ""

@@ -1,0 +1,78 @@
+"""Requests to an API server that survive what passes: expired tokens, a server that restarts, webhooks not up yet."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from stoker.kube.kinds import Kind
+from stoker.kube.refusals import refusal, unreachable
+
+TRIES = 5
+CONNECTS = 3  # of these where nobody listens
+PAUSE = 0.25  # seconds before the second try; doubled each time
+PASSING = {429, 502, 503, 504}
+WEBHOOK = "failed calling webhook"  # an operator that has just been installed answers some seconds later
+
+
+class Session:
+    def __init__(self, log_in: Callable[[], httpx.Client], *, who: str) -> None:
+        self._log_in = log_in
+        self.who = who
+        self.client = log_in()
+
+    @property
+    def server(self) -> str:
+        return str(self.client.base_url).rstrip("/")
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        verb: str,
+        kind: Kind,
+        name: str = "",
+        namespace: str | None = None,
+        **more: Any,
+    ) -> httpx.Response:
+        """Every request of ours may be repeated: what is made has a name, and what is deleted is gone."""
+        for attempt in range(TRIES):
+            last = attempt == TRIES - 1
+            try:
+                response = self.client.request(method, path, **more)
+            except httpx.TransportError as e:
+                nobody = isinstance(e, httpx.ConnectError) and attempt + 1 == CONNECTS
+                if last or nobody or isinstance(e, httpx.ConnectTimeout) or "CERTIFICATE" in str(e):
+                    raise unreachable(e, server=self.server, who=self.who) from e
+            else:
+                if response.is_success:
+                    return response
+                if response.status_code == 401 and attempt == 0:
+                    self.client = self._log_in()
+                    continue
+                if last or not _passes(response):
+                    raise refusal(response, verb=verb, kind=kind, name=name, namespace=namespace, who=self.who)
+            time.sleep(PAUSE * 2**attempt)
+        raise AssertionError("the last try returns or raises")
+
+    @contextmanager
+    def stream(
+        self, path: str, *, verb: str, kind: Kind, name: str, namespace: str | None, params: dict[str, Any]
+    ) -> Iterator[httpx.Response]:
+        """A body that is read as it comes, for as long as it comes."""
+        timeout = httpx.Timeout(None, connect=10)
+        try:
+            with self.client.stream("GET", path, params=params, timeout=timeout) as response:
+                if not response.is_success:
+                    response.read()
+                    raise refusal(response, verb=verb, kind=kind, name=name, namespace=namespace, who=self.who)
+                yield response
+        except (httpx.ConnectError, httpx.ConnectTimeout) as e:
+            raise unreachable(e, server=self.server, who=self.who) from e
+
+
+def _passes(response: httpx.Response) -> bool:
+    return response.status_code in PASSING or (response.status_code == 500 and WEBHOOK in response.text)

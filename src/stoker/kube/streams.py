@@ -1,0 +1,107 @@
+"""exec: bytes both ways over a websocket, in channels."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import httpx
+
+from stoker.kube.kinds import Kind
+from stoker.kube.refusals import Lost, Refused, refusal, unreachable
+from stoker.kube.session import Session
+from stoker.kube.websocket import Closed, NoUpgrade, WebSocket, websocket
+
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+CLOSABLE = "v5.channel.k8s.io"  # the first protocol in which stdin has an end; Kubernetes 1.30
+PLAIN = "v4.channel.k8s.io"
+CHUNK = 64 * 1024
+BROKEN = (Closed, httpx.TransportError, OSError)
+"""What a connection that is gone looks like to whoever reads or writes it."""
+EXEC = Kind("exec", "v1", "pods/exec")
+
+
+def exec(
+    session: Session,
+    url: str,
+    pod: str,
+    command: Sequence[str],
+    *,
+    container: str | None,
+    stdin: BinaryIO | None,
+    stdout: BinaryIO | None,
+    stderr: BinaryIO | None,
+    tty: Callable[[], tuple[int, int]] | None,
+) -> int:
+    params: list[tuple[str, str]] = [("command", word) for word in command]
+    params += [("container", container)] if container else []
+    params += [(name, "true") for name, on in (("stdin", stdin), ("stdout", stdout), ("tty", tty)) if on is not None]
+    params += [("stderr", "true")] if stderr is not None and tty is None else []
+    with _open(session, url, pod, params) as ws:
+        if stdin is not None and tty is None and ws.subprotocol != CLOSABLE:
+            raise Refused(
+                f"{session.who} is too old to send a stream to a pod", remedy="Kubernetes 1.30 or newer can", code=400
+            )
+        if stdin is not None:
+            threading.Thread(target=_send, args=(ws, stdin, ws.subprotocol == CLOSABLE), daemon=True).start()
+        return _receive(ws, pod, {STDOUT: stdout, STDERR: stderr}, tty)
+
+
+def _send(ws: WebSocket, stdin: BinaryIO, closable: bool) -> None:
+    read = getattr(stdin, "read1", stdin.read)  # what a terminal has typed is sent before the buffer is full
+    with contextlib.suppress(*BROKEN):  # the command ended before
+        while block := read(CHUNK):
+            ws.send_bytes(bytes([STDIN]) + block)
+        if closable:
+            ws.send_bytes(bytes([CLOSE, STDIN]))
+
+
+def _receive(
+    ws: WebSocket,
+    pod: str,
+    outputs: dict[int, BinaryIO | None],
+    tty: Callable[[], tuple[int, int]] | None,
+) -> int:
+    size: tuple[int, int] | None = None
+    while True:
+        if tty is not None and size != (now := tty()):
+            size = now
+            ws.send_bytes(bytes([RESIZE]) + json.dumps({"Width": size[0], "Height": size[1]}).encode())
+        try:
+            message = ws.receive_bytes(timeout=None if tty is None else 0.5)
+        except TimeoutError:
+            continue
+        except BROKEN as e:
+            raise Lost(f"the connection to pod {pod} broke off", remedy="Run it again") from e
+        channel, block = message[0], message[1:]
+        if channel == STATUS:
+            return _exit_code(json.loads(block), pod)
+        output = outputs.get(channel)
+        if output is not None and block:
+            output.write(block)
+            output.flush()
+
+
+def _exit_code(status: dict[str, object], pod: str) -> int:
+    if status.get("status") == "Success":
+        return 0
+    details = status.get("details")
+    causes = details.get("causes", []) if isinstance(details, dict) else []
+    for cause in causes or []:
+        if cause.get("reason") == "ExitCode":
+            return int(cause["message"])
+    raise Refused(f"pod {pod} cannot run it: {status.get('message')}", remedy="See: kubectl describe pod", code=400)
+
+
+@contextmanager
+def _open(session: Session, url: str, pod: str, params: list[tuple[str, str]]) -> Iterator[WebSocket]:
+    whole = str(httpx.URL(session.server + url, params=params))
+    try:
+        with websocket(session.client, whole, (CLOSABLE, PLAIN)) as ws:
+            yield ws
+    except NoUpgrade as e:
+        raise refusal(e.response, verb="create", kind=EXEC, name=pod, namespace=None, who=session.who) from e
+    except (httpx.ConnectError, httpx.ConnectTimeout) as e:
+        raise unreachable(e, server=session.server, who=session.who) from e

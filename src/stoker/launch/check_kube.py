@@ -1,0 +1,225 @@
+"""What a cluster has for runs, what it lacks, and the command that mends each lack."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import yaml
+
+from stoker.kube import Cluster, Forbidden, Object, connect
+from stoker.kube.kinds import KINDS, Kind
+from stoker.kube.refusals import role_for
+from stoker.launch.check import Finding
+from stoker.launch.inventory import Inventory, grouped
+from stoker.launch.jobs import pytorchjob
+from stoker.launch.kubernetes import is_elastic
+from stoker.launch.needs import TYPE_LABEL
+from stoker.spec.errors import UserError
+from stoker.spec.instances import instance, table
+
+GIB = 2**30
+WRITE = ("create", "patch", "delete")
+USED = {  # resource -> verbs: all that Stoker does in a namespace
+    "Job": ("get", "list", *WRITE),
+    "PyTorchJob": ("get", "list", *WRITE),
+    "Pod": ("get", "list", "watch", *WRITE, "deletecollection"),
+    "Pod/log": ("get",),
+    "Pod/exec": ("create", "get"),
+    "Service": WRITE,
+    "Secret": WRITE,
+    "PersistentVolumeClaim": ("get", "list"),
+    "Event": ("list",),
+}
+PLUGINS = {
+    "gpus": "Run: helm upgrade --install nvdp nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
+    "-n nvidia-device-plugin --create-namespace",
+    "efa": "Run: helm upgrade --install efa aws-efa-k8s-device-plugin --repo https://aws.github.io/eks-charts "
+    "-n kube-system",
+    "neuron": "Install the Neuron Helm chart, as the AWS Neuron documentation says under Kubernetes",
+}
+OPERATOR = {"control-plane": "kubeflow-training-operator"}
+INIT_FLAG = "--pytorch-init-container-image"
+DNS = {"kubernetes.io/service-name": "kube-dns"}
+
+
+def check(context: str | None, namespace: str | None) -> list[Finding]:
+    try:
+        cluster = connect(context, namespace)
+    except UserError as e:
+        return [Finding(name="cluster", ok=False, needed=True, found=e.problem, remedy=e.remedy)]
+    parts: list[Callable[[Cluster], Iterator[Finding]]] = [
+        _cluster,
+        _namespace,
+        _rights,
+        _nodes,
+        _volumes,
+        _operator,
+        _dns,
+    ]
+    return [finding for part in parts for finding in part(cluster)]
+
+
+def _cluster(cluster: Cluster) -> Iterator[Finding]:
+    found = f"{cluster.who}, {cluster.server}, Kubernetes {cluster.version}"
+    yield Finding(name="cluster", ok=True, needed=True, found=found)
+
+
+def _namespace(cluster: Cluster) -> Iterator[Finding]:
+    name = cluster.namespace
+    try:
+        there = cluster.get("Namespace", name) is not None
+    except Forbidden:
+        yield Finding(name="namespace", ok=True, needed=True, found=f"{name} (you may not see whether it is there)")
+        return
+    remedy = "" if there else f"Run: kubectl {_flag(cluster)}create namespace {name}"
+    found = name if there else f"there is no {name}"
+    yield Finding(name="namespace", ok=there, needed=True, found=found, remedy=remedy)
+
+
+def _rights(cluster: Cluster) -> Iterator[Finding]:
+    yield _allowed(cluster, "rights", [name for name in USED if name != "PyTorchJob"], needed=True)
+    if cluster.serves("PyTorchJob"):
+        yield _allowed(cluster, "job rights", ["PyTorchJob"], needed=False)
+
+
+def _allowed(cluster: Cluster, name: str, resources: list[str], *, needed: bool) -> Finding:
+    rights = [(verb, _resource(one)) for one in resources for verb in USED[one]]
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda one: _may(cluster, *one), rights)
+        lacking = [right for right, allowed in zip(rights, answers, strict=True) if not allowed]
+    if not lacking:
+        what = "that are needed" if needed else "that on.job=pytorchjob needs"
+        return Finding(name=name, ok=True, needed=needed, found=f"all {len(rights)} {what}")
+    words = ", ".join(f"{verb} {kind.plural}" for verb, kind in lacking)
+    role = role_for(rights, namespace=cluster.namespace, name="stoker" if needed else "stoker-pytorchjobs")
+    remedy = f"Ask its administrator for this:\n{yaml.safe_dump(role, sort_keys=False).rstrip()}"
+    found = f"you may not {words}" + ("" if needed else "; on.job=job needs none of it")
+    return Finding(name=name, ok=False, needed=needed, found=found, remedy=remedy)
+
+
+def _may(cluster: Cluster, verb: str, kind: Kind) -> bool:
+    return cluster.allowed(verb, kind.name, subresource=kind.plural.partition("/")[2])
+
+
+def _nodes(cluster: Cluster) -> Iterator[Finding]:
+    try:
+        inventory = grouped(cluster.list("Node"), elastic=is_elastic(cluster))
+    except Forbidden:
+        yield Finding(name="nodes", ok=True, needed=False, found="you may not see them; the scheduler tells what fits")
+        return
+    ready = [(machine, count) for machine, count in inventory.kinds if machine.ready]
+    total = sum(count for _, count in inventory.kinds)
+    there = sum(count for _, count in ready)
+    cores = sum(machine.offers.get("cpu", 0) * count for machine, count in ready)
+    memory = sum(machine.offers.get("memory", 0) * count for machine, count in ready)
+    found = f"{there} of {total} ready, {cores:g} cores, {memory / GIB:,.0f} GiB"
+    for name in table()["devices"].values():
+        if devices := sum(machine.offers.get(name, 0) * count for machine, count in ready):
+            found += f", {devices:g} {name}"
+    found += ", more are added on demand" if inventory.elastic else ""
+    remedy = "" if there else "See: kubectl describe nodes"
+    yield Finding(name="nodes", ok=bool(there) or inventory.elastic, needed=True, found=found, remedy=remedy)
+    yield from _devices(inventory)
+
+
+def _devices(inventory: Inventory) -> Iterator[Finding]:
+    """Nodes whose type has devices that nobody offers."""
+    for part, resource in table()["devices"].items():
+        missing = [
+            machine.name
+            for machine, _ in inventory.kinds
+            if (known := instance(machine.labels.get(TYPE_LABEL, "")))
+            and getattr(known, part)
+            and (part != "efa" or known.rdma)
+            and not machine.offers.get(resource)
+        ]
+        if missing:
+            found = f"{', '.join(missing[:3])} should offer {resource} and does not: its device plugin is missing"
+            yield Finding(name=part, ok=False, needed=False, found=found, remedy=PLUGINS[part])
+
+
+def _volumes(cluster: Cluster) -> Iterator[Finding]:
+    try:
+        claims = list(cluster.list("PersistentVolumeClaim"))
+    except Forbidden:
+        return  # told with the rights
+    shared = [one for one in claims if "ReadWriteMany" in one["spec"].get("accessModes", [])]
+    words = [f"{one['metadata']['name']} ({one['status'].get('phase', '?')})" for one in shared]
+    if shared:
+        yield Finding(name="volumes", ok=True, needed=True, found=f"for several nodes: {', '.join(words)}")
+        return
+    single = [one["metadata"]["name"] for one in claims]
+    found = f"none that several nodes can share; for one node: {', '.join(single)}" if single else "no claim"
+    remedy = f"Make one: kubectl {_flag(cluster)}-n {cluster.namespace} apply -f - <<'END'\n{_claim(cluster)}END"
+    yield Finding(name="volumes", ok=False, needed=not single, found=found, remedy=remedy)
+
+
+def _claim(cluster: Cluster) -> str:
+    try:
+        classes = [one["metadata"]["name"] for one in cluster.list("StorageClass")]
+    except Forbidden:
+        classes = []
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "training"},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": f"# one of: {', '.join(classes) or 'none is there'}",
+            "resources": {"requests": {"storage": "100Gi"}},
+        },
+    }
+    return yaml.safe_dump(claim, sort_keys=False).replace("'", "")
+
+
+def _operator(cluster: Cluster) -> Iterator[Finding]:
+    name, install = "pytorchjob", f"Run: {pytorchjob.INSTALL}"
+    if not cluster.serves("PyTorchJob"):
+        found = "no training operator; on.job=job needs none"
+        yield Finding(name=name, ok=False, needed=False, found=found, remedy=install)
+        return
+    try:
+        deployments = list(cluster.list("Deployment", labels=OPERATOR, everywhere=True))
+    except Forbidden:
+        yield Finding(name=name, ok=True, needed=False, found="its CRD is there; you may not see its controller")
+        return
+    ready = [one for one in deployments if one.get("status", {}).get("readyReplicas")]
+    if not ready:
+        where = f"-n {deployments[0]['metadata']['namespace']} " if deployments else ""
+        remedy = f"Run: kubectl {_flag(cluster)}{where}rollout status deployment/training-operator"
+        found = "its CRD is there, its controller is not ready"
+        yield Finding(name=name, ok=False, needed=False, found=found, remedy=remedy if deployments else install)
+        return
+    found = f"training operator in namespace {ready[0]['metadata']['namespace']}"
+    yield Finding(name=name, ok=True, needed=False, found=found)
+    if not any(INIT_FLAG in word for word in _words(ready[0])):
+        found = "workers of a fixed number of nodes first pull alpine:3.10, which the operator names"
+        remedy = f"Give the operator another: {INIT_FLAG}=IMAGE; or write nodes as a range, or take on.job=job"
+        yield Finding(name="init image", ok=False, needed=False, found=found, remedy=remedy)
+
+
+def _words(deployment: Object) -> Iterator[str]:
+    for container in deployment["spec"]["template"]["spec"]["containers"]:
+        yield from (*container.get("command", []), *container.get("args", []))
+
+
+def _dns(cluster: Cluster) -> Iterator[Finding]:
+    try:
+        slices = list(cluster.list("EndpointSlice", labels=DNS, namespace="kube-system"))
+    except Forbidden:
+        yield Finding(name="DNS", ok=True, needed=False, found="you may not see it")
+        return
+    ends = [one for some in slices for one in some.get("endpoints") or []]
+    ready = [one for one in ends if one.get("conditions", {}).get("ready") is not False]
+    remedy = "" if ready else f"See: kubectl {_flag(cluster)}-n kube-system get pods -l k8s-app=kube-dns"
+    found = f"{len(ready)} server{'s' * (len(ready) != 1)}" if ready else "no server is ready: names do not resolve"
+    yield Finding(name="DNS", ok=bool(ready), needed=False, found=found, remedy=remedy)
+
+
+def _resource(name: str) -> Kind:
+    kind, slash, part = name.partition("/")
+    known = KINDS[kind]
+    return Kind(known.name, known.version, f"{known.plural}/{part}") if slash else known
+
+
+def _flag(cluster: Cluster) -> str:
+    return f"--context {cluster.context} " if cluster.context else ""

@@ -1,0 +1,77 @@
+"""A plain Indexed Job and a headless Service: no operator at all."""
+
+from typing import Any
+
+from stoker.launch.jobs import KEPT, JobState
+from stoker.launch.pod import Task, template
+from stoker.spec import contract
+
+Object = dict[str, Any]
+KIND = "Job"
+NEEDS: tuple[str, ...] = ()
+INSTALL = ""
+INDEX = "batch.kubernetes.io/job-completion-index"
+TRIES = 10  # of one node, by signals: memory that ran out, a supervisor killed
+
+
+def manifest(task: Task) -> list[Object]:
+    nodes = task.spec.on.nodes
+    index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}}
+    spec: Object = {
+        "completionMode": "Indexed",
+        "completions": nodes.most,
+        "parallelism": nodes.most,
+        "backoffLimitPerIndex": TRIES,
+        "maxFailedIndexes": nodes.most - nodes.least,  # with fewer the others would wait in vain
+        "podFailurePolicy": {"rules": _failures()},
+        "ttlSecondsAfterFinished": KEPT,
+        "template": template(task, node=index, subdomain=task.run),
+    }
+    if not nodes.fixed:  # the first node that is done knows that all is: others may never have found room
+        spec["successPolicy"] = {"rules": [{"succeededCount": 1}]}
+    return [_service(task), {"apiVersion": "batch/v1", "kind": KIND, "metadata": task.metadata, "spec": spec}]
+
+
+def state(job: Object) -> JobState:
+    if job["metadata"].get("deletionTimestamp"):
+        return JobState(state="stopping")
+    status = job.get("status", {})
+    for condition in status.get("conditions", []):
+        if condition["status"] == "True" and condition["type"] in ("Complete", "SuccessCriteriaMet"):
+            return JobState(state="done")
+        if condition["status"] == "True" and condition["type"] in ("Failed", "FailureTarget"):
+            return JobState(state="failed", reason=condition.get("message", ""))
+    if status.get("ready"):
+        return JobState(state="running")
+    return JobState(state="restarting" if status.get("failed") else "waiting")
+
+
+def node(pod: Object) -> int | None:
+    index = pod["metadata"].get("annotations", {}).get(INDEX) or pod["metadata"].get("labels", {}).get(INDEX)
+    return None if index is None else int(index)
+
+
+def _failures() -> list[Object]:
+    """The first that fits counts."""
+    again = {"containerName": contract.CONTAINER, "operator": "In", "values": [contract.EXIT_AGAIN]}
+    fatal = {"containerName": contract.CONTAINER, "operator": "In", "values": list(range(1, 128))}
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "Ignore", "onExitCodes": again},
+        {"action": "FailJob", "onExitCodes": fatal},
+    ]
+
+
+def _service(task: Task) -> Object:
+    """Names for the pods: RUN-INDEX.RUN."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": task.metadata,
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # nodes find each other before any of them is ready
+            "selector": {contract.LABEL_RUN: task.run},
+            "ports": [{"name": "nodes", "port": contract.NODES_PORT}],
+        },
+    }

@@ -1,0 +1,189 @@
+"""A pod of ours that sees the volume of a run: made when no pod of the run lives, gone by itself after a while."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from stoker.kube import Cluster, Object
+from stoker.launch.needs import needs
+from stoker.launch.pod import SECURITY, merged, one_named
+from stoker.launch.transfer.frames import Cut
+from stoker.rundir import PlaceRef
+from stoker.spec import contract
+from stoker.spec.errors import UserError
+from stoker.spec.run import AnySpec
+
+READER, MOVER, SHELL = "reader", "mover", "shell"
+DEADLINES = {READER: 600, MOVER: 86_400, SHELL: 86_400}  # seconds; one that nobody needs ends ten minutes after its use
+LEAST_LEFT = 60.0  # seconds that a reader must have left to be used again
+PATIENCE = 300.0  # seconds for a node to be found, and the image to be pulled
+WAIT = ("python3", "-P", "-m", "stoker.launch.transfer", "wait")
+IMAGE_PROBLEMS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+START_PROBLEMS = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+
+
+def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
+    """Pure. Needs next to nothing of a node, and tolerates what the run does."""
+    on, wanted = run.on, needs(run, ref.run)
+    patch = on.pod.get("spec") or {}
+    context = patch.get("securityContext")
+    security = one_named(patch.get("containers"), contract.CONTAINER).get("securityContext") or {}
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": DEADLINES[kind],
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": on.service_account is not None,
+        "enableServiceLinks": False,
+        "tolerations": list(wanted.tolerations),
+        "containers": [
+            {
+                "name": contract.CONTAINER,
+                "image": ref.image,
+                "command": list(WAIT),
+                "env": [{"name": key, "value": value} for key, value in run.env.items()],
+                "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+                "securityContext": merged(SECURITY, security),
+                "volumeMounts": [{"name": "stoker", "mountPath": contract.MOUNT}],
+            }
+        ],
+        "volumes": [{"name": "stoker", "persistentVolumeClaim": {"claimName": ref.volume}}],
+    }
+    if kind != READER and run.secrets:  # a bucket may want them; not there yet when a run is uploaded
+        spec["containers"][0]["envFrom"] = [{"secretRef": {"name": f"{ref.run}-env", "optional": True}}]
+    if on.service_account:
+        spec["serviceAccountName"] = on.service_account
+    if on.image_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in on.image_secrets]
+    if wanted.selectors:
+        spec["affinity"] = {"nodeAffinity": _elsewhere(wanted.selectors)}
+    if context:  # the files on the volume are that user's
+        spec["securityContext"] = context
+    labels = {contract.LABEL_MANAGED_BY: contract.MANAGED_BY, contract.LABEL_READER: ref.run}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": ref.namespace, "labels": labels},
+        "spec": spec,
+    }
+
+
+def _elsewhere(selectors: Mapping[str, str]) -> dict[str, Any]:
+    """Rather not on the machines that the run asks for: they are rented for its workers."""
+    others = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in selectors.items()]
+    terms = [{"weight": 100, "preference": {"matchExpressions": [one]}} for one in others]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": terms}
+
+
+def ensure(cluster: Cluster, pod: Object) -> str:
+    """Its name, once it runs. One that is there is used again while it lives. Raises Cut when somebody deletes it."""
+    name = pod["metadata"]["name"]
+    claimed(cluster, pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"])
+    end = time.monotonic() + PATIENCE
+    while (there := cluster.get("Pod", name)) is not None and not _is_good(there):
+        cluster.delete("Pod", name, grace=0)
+        if time.monotonic() > end:
+            raise UserError(f"pod {name} does not go away", remedy=f"Run: kubectl delete pod {name} --force")
+        time.sleep(0.2)
+    if there is None:
+        cluster.apply(pod)
+    return _wait(cluster, name, end)
+
+
+def claimed(cluster: Cluster, name: str) -> Object:
+    """The volume claim of that name."""
+    there = cluster.get("PersistentVolumeClaim", name)
+    if there is None:
+        names = [one["metadata"]["name"] for one in cluster.list("PersistentVolumeClaim", limit=10)]
+        others = f"There are: {', '.join(names)}" if names else "There is none: make one with ReadWriteMany access"
+        raise UserError(
+            f"namespace {cluster.namespace} of {cluster.who} has no volume claim '{name}'",
+            remedy=f"{others}. Set on.volume",
+        )
+    if (there.get("status") or {}).get("phase") == "Lost":
+        raise UserError(f"the volume of claim '{name}' is gone", remedy="Make another claim, and name it in on.volume")
+    return there
+
+
+def runs(pod: Object) -> bool:
+    """It is up, and not on its way out."""
+    status = pod.get("status") or {}
+    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
+    alive = status.get("phase") == "Running" and all("running" in state for state in states)
+    return alive and "deletionTimestamp" not in pod["metadata"]
+
+
+def _is_good(pod: Object) -> bool:
+    """It runs, or will, and for long enough."""
+    if "deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in ("Succeeded", "Failed"):
+        return False
+    started = pod["status"].get("startTime")
+    if not started:
+        return True
+    age = time.time() - _seconds(started)
+    return bool(pod["spec"]["activeDeadlineSeconds"] - age > LEAST_LEFT)
+
+
+def _wait(cluster: Cluster, name: str, end: float) -> str:
+    seen: Object = {}
+    for kind, pod in cluster.watch("Pod", fields={"metadata.name": name}, seconds=end - time.monotonic()):
+        if kind == "DELETED":
+            raise Cut(f"pod {name} was deleted before it ran")
+        seen = pod
+        if runs(pod):
+            return name
+        if problem := _problem(pod):
+            cluster.delete("Pod", name, grace=0)
+            raise problem
+    cluster.delete("Pod", name, grace=0)
+    why = _unscheduled(seen) or "it does not say why"
+    raise UserError(
+        f"pod {name}, which is to read the volume, did not start within {PATIENCE:.0f} seconds ({why})",
+        remedy=f"See: kubectl -n {cluster.namespace} get events",
+    )
+
+
+def _problem(pod: Object) -> UserError | None:
+    """What no waiting mends."""
+    name, image = pod["metadata"]["name"], pod["spec"]["containers"][0]["image"]
+    status = pod.get("status") or {}
+    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
+    for state in states:
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        if waiting.get("reason") in IMAGE_PROBLEMS:
+            return UserError(
+                f"the image {image} cannot be pulled ({_short(waiting.get('message') or waiting['reason'])})",
+                remedy="Check its name, or name what opens its registry in on.image_secrets",
+            )
+        if waiting.get("reason") in START_PROBLEMS or ended.get("reason") in ("StartError", "ContainerCannotRun"):
+            said = _short((waiting or ended).get("message") or "")
+            if "executable file not found" in said:
+                return UserError(f"the image {image} has no python3", remedy="Use one with Python and Stoker")
+            return UserError(f"pod {name} cannot start ({said})", remedy="Mend it, then try again")
+        if ended:
+            return UserError(
+                f"the image {image} cannot run Stoker: it ended with code {ended.get('exitCode')}",
+                remedy="Use an image that has it: stoker image build makes one",
+            )
+    why = _unscheduled(pod)
+    if "unbound immediate PersistentVolumeClaims" in why or ("persistentvolumeclaim" in why and "not found" in why):
+        claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        return UserError(
+            f"the volume claim '{claim}' is not bound to a volume ({_short(why)})",
+            remedy=f"See why: kubectl describe pvc {claim}",
+        )
+    return None
+
+
+def _unscheduled(pod: Object) -> str:
+    conditions: Sequence[Any] = (pod.get("status") or {}).get("conditions") or []
+    return next((one.get("message") or "" for one in conditions if one.get("reason") == "Unschedulable"), "")
+
+
+def _short(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 200 else words[:199] + "…"
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()

@@ -1,0 +1,207 @@
+"""Verbs of runs in a cluster, where the cluster is out of reach. What happens in one is in tests/lab."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stoker.api.run import open_run
+from stoker.cli.main import main
+from stoker.rundir import PlaceRef, RunDir
+from stoker.spec.errors import UserError
+from stoker.spec.load import load
+
+ON = ("on.kind=kubernetes", "on.image=example/image:1", "on.volume=training", "on.nodes=2", "on.workers=2")
+
+
+@pytest.fixture
+def out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kubeconfig whose server does not listen."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+    values = {
+        "current-context": "lab",
+        "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}],
+    }
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(values))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    monkeypatch.chdir(tmp_path)
+    return file
+
+
+@pytest.fixture
+def run(tmp_path: Path, out_of_reach: Path) -> RunDir:  # noqa: ARG001
+    """One that was launched there."""
+    there = RunDir(tmp_path / "runs" / "demo-abcd")
+    there.create(load(None, ["data=x", "until.steps=1", *ON]).spec, None)
+    there.write_place(
+        PlaceRef(
+            kind="kubernetes",
+            context="lab",
+            namespace="default",
+            job="job",
+            run="demo-abcd",
+            volume="training",
+            image="example/image:1",
+        )
+    )
+    return there
+
+
+def test_a_dry_run_prints_objects_that_kubectl_can_read(out_of_reach: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "data=x", "until.steps=1", "name=tale", *ON, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    service, job = yaml.safe_load_all(said.out)
+    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    assert job["metadata"]["name"].startswith("tale-")
+    assert "2 nodes × 2 workers" in said.err
+    assert "not checked: the API server" in said.err
+    assert out_of_reach.is_file()
+
+
+@pytest.mark.parametrize("login", [{"token": "t"}, {"exec": {"apiVersion": "v1", "command": "no-such-login"}}])
+def test_a_dry_run_without_a_cluster_takes_the_namespace_from_the_kubeconfig(
+    out_of_reach: Path, capsys: pytest.CaptureFixture[str], login: dict[str, object]
+) -> None:
+    values = yaml.safe_load(out_of_reach.read_text())
+    values["contexts"][0]["context"]["namespace"] = "team"
+    values["users"][0]["user"] = login
+    out_of_reach.write_text(yaml.safe_dump(values))
+    assert main(["launch", "data=x", "until.steps=1", *ON, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(said.out)} == {"team"}
+    assert "not checked: " in said.err
+
+
+def test_a_dry_run_writes_files_and_makes_no_run(
+    out_of_reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    words = ["launch", "data=x", "until.steps=1", "secrets=[TOKEN]", *ON, "--dry-run", "-o", "objects"]
+    assert main(words) == 0
+    files = sorted(path.name for path in (tmp_path / "objects").iterdir())
+    assert [name.split("-")[1] for name in files] == ["secret", "service", "job"]
+    assert "hunter2" not in "".join(path.read_text() for path in (tmp_path / "objects").iterdir())
+    assert not (tmp_path / "runs").exists()
+    assert main([*words, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["files"]) == 3
+    assert out_of_reach.is_file()
+
+
+def test_nothing_is_prepared_when_nobody_answers(
+    out_of_reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", "data=x", "until.steps=1", *ON]) == 2
+    assert "of context lab does not answer" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    assert out_of_reach.is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", *ON], "on.kind is kubernetes, and stoker train trains here. Run: stoker launch"),
+        (["launch", "on.kind=local", "-o", "x"], "-o writes Kubernetes objects"),
+        (["launch", "on.kind=kubernetes", "--dry-run"], "on.image is missing"),
+        (["launch", *ON, "on.context=lob"], "has no context 'lob'. Did you mean lab?"),
+        (["launch", *ON, "secrets=[NOT_SET_ANYWHERE]"], "the variable NOT_SET_ANYWHERE, which is not set"),
+        (["check", "cube"], "knows no 'cube'"),
+        (["check", "--context", "lab"], "Run: stoker check kube"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str], said: str, out_of_reach: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = words if words[0] == "check" else [*words, "data=x", "until.steps=1"]
+    assert main(given) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert out_of_reach.is_file()
+
+
+def test_ps_shows_runs_whose_cluster_is_out_of_reach(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ps", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["state"]) == (run.name, "unknown")
+    assert "does not answer" in row["reason"]
+
+
+def test_a_run_that_was_seen_to_end_stays_ended(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ps", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    known = row | {"state": "done", "reason": "all steps", "step": 7, "nodes": []}
+    known |= {"val_loss": None, "checkpoint": 7, "restarts": 0}
+    run.write_seen({"asked": 0, "view": known})
+    assert main(["ps", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["step"], row["reason"]) == ("done", 7, "all steps")
+
+
+@pytest.mark.parametrize("verb", ["status", "stop", "events"])
+def test_other_verbs_say_that_nobody_answers(verb: str, run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, run.name]) == 2
+    assert "of context lab does not answer" in capsys.readouterr().err
+
+
+def test_top_says_where_to_look(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", run.name]) == 2
+    assert f"lives in a cluster, and top looks at this machine alone. See its pods with: stoker status {run.name}" in (
+        capsys.readouterr().err
+    )
+
+
+def test_python_does_not_take_a_run_in_a_cluster_for_one_here(run: RunDir) -> None:
+    there = open_run(run.path)
+    for ask in (there.events, there.metrics, lambda: list(there.logs())):
+        with pytest.raises(UserError, match="of context lab does not answer"):
+            ask()
+
+
+def test_check_kube_says_what_is_wrong(out_of_reach: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "kube"]) == 2
+    assert "missing  cluster" in capsys.readouterr().out
+    assert main(["check", "kube", "--json", "--context", "nowhere"]) == 2
+    (finding,) = json.loads(capsys.readouterr().out)
+    assert (finding["ok"], finding["needed"]) == (False, True)
+    assert "has no context 'nowhere'" in finding["found"]
+    assert out_of_reach.is_file()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["ps"], ["check", "--help"], ["launch", "--help"]])
+def test_no_http_client_is_loaded_where_no_cluster_is_asked(words: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom stoker.cli.main import main\n"
+        f"try: main({words!r})\nexcept SystemExit: pass\n"
+        "print([name for name in ('kr8s', 'httpx', 'anyio') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+
+
+def test_a_core_install_watches_runs_in_a_cluster() -> None:
+    """Without what training needs: numpy and all that comes with it."""
+    code = (
+        "import sys\nimport stoker.cli.watch_cluster, stoker.launch.check_kube, stoker.launch.manifest\n"
+        "print([name for name in ('numpy', 'pyarrow', 'torch', 'tokenizers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_guides_run_files_are_run_files(out_of_reach: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        (tmp_path / "run.yaml").write_text(block if "script:" in block else f"script: train.py\n{block}")
+        assert main(["launch", "run.yaml", "--dry-run"]) == 0
+    assert out_of_reach.is_file()

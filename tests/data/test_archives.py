@@ -1,0 +1,212 @@
+"""Archives from strangers."""
+
+import errno
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.data.archives import extract
+from stoker.spec.errors import UserError
+
+Add = Callable[[tarfile.TarFile], None]
+
+
+def member(name: str, data: bytes = b"text", **fields: object) -> Add:
+    def add(tar: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime = len(data), 1_700_000_000
+        for key, value in fields.items():
+            setattr(info, key, value)
+        tar.addfile(info, io.BytesIO(data))
+
+    return add
+
+
+def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> Add:
+    return member(name, b"", type=kind, linkname=to)
+
+
+def packed(path: Path, *adds: Add) -> Path:
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as tar:
+        for add in adds:
+            add(tar)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "zip"])
+def test_files_come_out_as_they_went_in_and_only_once(tmp_path: Path, ending: str) -> None:
+    archive, into = tmp_path / f"a.{ending}", tmp_path / "out"
+    if ending == "zip":
+        with zipfile.ZipFile(archive, "w") as zipped:
+            zipped.writestr("x/one.txt", "one")
+            zipped.writestr("two.txt", "two")
+    else:
+        packed(archive, member("x/one.txt", b"one"), member("two.txt", b"two"))
+    assert sum(extract(archive, into, name=archive.name)) == 6
+    assert {str(p.relative_to(into)): p.read_text() for p in into.rglob("*.txt")} == {
+        "x/one.txt": "one",
+        "two.txt": "two",
+    }
+    before = {path: path.stat().st_ino for path in into.rglob("*.txt")}
+    (into / "two.txt").write_text("tw")  # cut short
+    list(extract(archive, into, name=archive.name))
+    assert (into / "two.txt").read_text() == "two"
+    assert (into / "x/one.txt").stat().st_ino == before[into / "x/one.txt"]
+    assert len(list(into.rglob("*"))) == 3
+
+
+def test_links_inside_are_kept(tmp_path: Path) -> None:
+    archive = packed(
+        tmp_path / "a.tar", member("x/one", b"one"), link("x/soft", "one"), link("hard", "x/one", tarfile.LNKTYPE)
+    )
+    list(extract(archive, tmp_path / "out", name="a.tar"))
+    assert (tmp_path / "out/x/soft").read_bytes() == (tmp_path / "out/hard").read_bytes() == b"one"
+
+
+HOSTILE: dict[str, list[Add]] = {
+    "absolute": [member("/etc/evil")],
+    "up": [member("../evil")],
+    "up in the middle": [member("x/../../evil")],
+    "link out, then through it": [link("x", "../outside"), member("x/evil")],
+    "absolute link": [link("x", "/etc")],
+    "link up by way of a link": [member("d/e/f"), link("d/up", "e"), link("d/up/out", "../../../outside")],
+    "link up after a name": [link("x", "p/q/d/../victim"), link("p/q/d", "../..")],
+    "links that lead out together": [link("a", "b/c"), link("b/c", "../.."), member("a/evil")],
+    "file in the place of the folder": [member(".")],
+    "link in the place of what is half unpacked": [link(".x.stoker-part", "y"), member("x")],
+    "through a link inside": [member("d/e"), link("x", "d"), member("x/evil"), link("x/y", "e")],
+    "hard link out": [link("x", "../outside/secret", tarfile.LNKTYPE)],
+    "device": [member("x", b"", type=tarfile.CHRTYPE)],
+    "pipe": [member("x", b"", type=tarfile.FIFOTYPE)],
+}
+
+
+REFUSED = "leads out of it|leads through a link|device or pipe|does not have|half unpacked|cannot be written"
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_leads_out_of_the_folder_is_refused(tmp_path: Path, kind: str, ending: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/secret").write_text("secret")
+    archive = packed(tmp_path / f"a.{ending}", member("good"), *HOSTILE[kind])
+    with pytest.raises(UserError, match=REFUSED):
+        list(extract(archive, tmp_path / "out", name=archive.name))
+    assert [path.name for path in (tmp_path / "outside").iterdir()] == ["secret"]
+    assert {path.name for path in tmp_path.iterdir()} == {"outside", "out", archive.name}
+
+
+def test_what_lies_where_a_half_unpacked_file_goes_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "out/.x.stoker-part").symlink_to(tmp_path / "victim")
+    list(extract(packed(tmp_path / "a.tar", member("x")), tmp_path / "out", name="a.tar"))
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert (tmp_path / "out/x").read_text() == "text"
+
+
+def test_of_two_with_one_name_the_last_counts(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "a.tar", link("x", "y"), member("x", b"x"), member("y", b"y"), link("y", "x"))
+    for _ in range(2):
+        list(extract(archive, tmp_path / "out", name="a.tar"))
+        assert not (tmp_path / "out/x").is_symlink()
+        assert (tmp_path / "out/y").is_symlink()
+        assert (tmp_path / "out/y").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "x/../../evil", "..\\evil"])
+def test_a_zip_is_judged_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.writestr("good", "good")
+        zipped.writestr(name, "evil")
+    with pytest.raises(UserError, match="leads out of it"):
+        list(extract(archive, tmp_path / "out", name="a.zip"))
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_link_that_was_there_before_does_not_lead_out(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/x").symlink_to(tmp_path / "outside")
+    archive = packed(tmp_path / "a.tar", member("x/evil"))
+    with pytest.raises(UserError, match="leads through a link"):
+        list(extract(archive, tmp_path / "out", name="a.tar"))
+    assert not list((tmp_path / "outside").iterdir())
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "zip"])
+def test_half_an_archive_is_told_from_a_whole_one(tmp_path: Path, ending: str) -> None:
+    archive = tmp_path / f"a.{ending}"
+    archive.write_bytes(b"half of something")
+    with pytest.raises(UserError, match="is no whole archive"):
+        list(extract(archive, tmp_path / "out", name=archive.name))
+
+
+def zipped(path: Path, **head: int) -> Path:
+    """One file, and what is written over its two heads: a flag or the way it is packed."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x", "text " * 1000)
+    data = bytearray(path.read_bytes())
+    for at, before in ((0, 0), (data.find(b"PK\x01\x02"), 2)):
+        for name, value in head.items():
+            data[at + before + {"flags": 6, "method": 8}[name]] = value
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("head", "says"), [({"flags": 1}, "asks for a password"), ({"method": 99}, "packed in a way that is not known")]
+)
+def test_a_zip_that_cannot_be_read_here_is_told(tmp_path: Path, head: dict[str, int], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        list(extract(zipped(tmp_path / "a.zip", **head), tmp_path / "out", name="a.zip"))
+
+
+def test_a_zip_with_damage_inside_is_told(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip")
+    data = bytearray(archive.read_bytes())
+    data[31:45] = b"\xff" * 14
+    archive.write_bytes(data)
+    with pytest.raises(UserError, match="is no whole archive"):
+        list(extract(archive, tmp_path / "out", name="a.zip"))
+
+
+def test_a_zip_that_keeps_no_time_is_unpacked(tmp_path: Path) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        info = zipfile.ZipInfo("x")
+        info.date_time = (1980, 0, 0, 0, 0, 0)
+        made.writestr(info, "text")
+    list(extract(archive, tmp_path / "out", name="a.zip"))
+    assert (tmp_path / "out/x").read_text() == "text"
+
+
+@pytest.mark.parametrize("there", ["out", "out/x", "out/y/z", "out/l"])
+def test_what_stands_in_the_way_is_named(tmp_path: Path, there: str) -> None:
+    way = tmp_path / there
+    if there in ("out", "out/y/z"):
+        way = way.parent if there == "out/y/z" else way
+        way.parent.mkdir(exist_ok=True)
+        way.write_text("a file")
+    else:
+        way.mkdir(parents=True)
+    archive = packed(tmp_path / "a.tar", member("x"), member("y/z"), link("l", "x"))
+    with pytest.raises(UserError, match="cannot be written") as told:
+        list(extract(archive, tmp_path / "out", name="a.tar"))
+    assert str(way) in told.value.problem
+    assert "Move what is there away" in told.value.remedy
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    with pytest.raises(UserError, match="No space left on device") as told:
+        list(extract(packed(tmp_path / "a.tar", member("x")), tmp_path / "out", name="a.tar"))
+    assert "Make room" in told.value.remedy

@@ -1,0 +1,46 @@
+"""Write the manifests of every example for every kind of job.
+
+python tests/golden/regenerate.py
+"""
+
+from pathlib import Path
+
+from stoker.launch import manifest
+from stoker.launch.jobs import KINDS
+from stoker.launch.kubernetes import NO_CLUSTER, plan
+from stoker.spec.load import load
+
+HERE = Path(__file__).parent
+EXAMPLES = sorted(path.parent for path in (HERE.parents[1] / "examples").glob("*/run.yaml"))
+COMMON = (
+    "on.kind=kubernetes",
+    "on.image=example/image:1",
+    "on.registry=example/runs",
+    "on.volume=training",
+    "on.namespace=team",
+)
+OWN = {  # what makes one differ from the next: each key is seen in some manifest
+    "00-demo": ("on.nodes=2", "on.workers=2"),
+    "01-own-text": ("on.nodes=1..3", "on.workers=1", "on.cpu=1.5", "on.memory=3GiB", "secrets=[HF_TOKEN]"),
+    "02-gpt2-small": ("on.nodes=2", "on.instance=p4d.24xlarge", "on.spot=true", "on.priority=training"),
+    "03-script": ("on.nodes=2", "on.instance=trn1.32xlarge", "on.workers=auto", "on.service_account=trainer"),
+    "04-own-code": ("on.pod={spec: {containers: [{name: pytorch, imagePullPolicy: Always}], hostIPC: true}}",),
+    "05-bert": ("on.nodes=1..4", "on.instance=g5.12xlarge", "on.tolerations=[team=nlp:NoSchedule]"),
+    "06-llama": ("on.nodes=4..16", "on.instance=p5.48xlarge", "on.image_secrets=[registry]", "on.grace=10m"),
+}
+
+
+def golden(example: Path, job: str) -> Path:
+    return HERE / f"{example.name}-{job}.yaml"
+
+
+def made(example: Path, job: str) -> str:
+    words = (*COMMON, f"on.job={job}", *OWN.get(example.name, ()))
+    run = Path("runs") / f"{example.name[3:]}-abcd"
+    return manifest.text(plan(load(example / "run.yaml", words).spec, NO_CLUSTER, run).objects)
+
+
+if __name__ == "__main__":
+    for example in EXAMPLES:
+        for job in KINDS:
+            golden(example, job).write_text(made(example, job))

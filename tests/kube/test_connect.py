@@ -1,0 +1,204 @@
+"""No cluster is needed to learn that there is none."""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from stoker.kube import Forbidden, LoggedOut, Unreachable, connect
+from stoker.kube.connect import contexts
+from stoker.kube.kinds import KINDS
+from stoker.kube.refusals import Refused, forbidden, refusal, role_for
+from stoker.spec.errors import UserError
+
+
+def kubeconfig(
+    path: Path, *, server: str, names: tuple[str, ...] = ("lab",), user: dict[str, object] | None = None
+) -> Path:
+    values = {
+        "current-context": names[0],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user if user is not None else {"token": "t"}}],
+        "contexts": [
+            {"name": name, "context": {"cluster": "c", "user": "u", "namespace": f"of-{name}"}} for name in names
+        ],
+    }
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def test_without_a_kubeconfig_it_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(UserError, match=f"no kubeconfig .*{tmp_path}/none.* export KUBECONFIG"):
+        connect()
+
+
+def test_a_wrong_context_names_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = kubeconfig(tmp_path / "config", server="https://127.0.0.1:1", names=("training-east", "lab"))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    with pytest.raises(UserError, match=r"no context 'training-eats'. Did you mean training-east\?"):
+        connect("training-eats")
+    with pytest.raises(UserError, match=r"no context 'zzz'. There are: training-east, lab"):
+        connect("zzz")
+
+
+def test_a_damaged_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config"
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    named = "{name: a, context: %s}"
+    for text in (
+        "contexts: [",
+        "- 1",
+        "contexts: [1]",
+        "contexts: [name]",
+        "contexts: {name: a}",
+        "contexts: [{name: 5}]",
+        f"contexts: [{named % 'text'}]",
+        f"contexts: [{named % '{namespace: [a]}'}]",
+        "current-context: 5",
+        "&a [*a]",
+    ):
+        file.write_text(text)
+        with pytest.raises(UserError, match=f"{file} is no kubeconfig"):
+            connect()
+    file.write_text("contexts: []")
+    with pytest.raises(UserError, match="names no current context"):
+        connect()
+
+
+def test_several_kubeconfigs_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = kubeconfig(tmp_path / "one", server="https://127.0.0.1:1", names=("a", "b"))
+    two = kubeconfig(tmp_path / "two", server="https://127.0.0.1:2", names=("b", "c"))
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{tmp_path / 'gone'}:{two}")
+    known = contexts()
+    assert known.files == (one, two)
+    assert known.current == "a"
+    assert list(known.namespaces) == ["a", "b", "c"]
+
+
+def test_an_api_server_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    file = kubeconfig(tmp_path / "config", server=f"https://127.0.0.1:{free_port}")
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    with pytest.raises(Unreachable, match=f"API server https://127.0.0.1:{free_port} of context lab does not answer"):
+        connect()
+
+
+def test_a_login_command_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, said in (("no-such-login", "no-such-login"), ("false", "non-zero code")):
+        user: dict[str, object] = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": command}}
+        file = kubeconfig(tmp_path / "config", server="https://127.0.0.1:1", user=user)
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        with pytest.raises(UserError, match=f"no credentials for context lab: .*{said}"):
+            connect()
+
+
+@pytest.mark.parametrize(
+    ("server", "user", "said"),
+    [
+        ("http://[::1", {"token": "t"}, "no credentials for context lab: Invalid"),
+        ("https://127.0.0.1:1", {"exec": {"command": "true"}}, "an entry lacks 'apiVersion'"),
+        ("https://127.0.0.1:1", {"exec": "true"}, "no credentials for context lab: "),
+        (5, {"token": "t"}, "no credentials for context lab: "),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Any, user: dict[str, object], said: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "config", server=server, user=user)))
+    with pytest.raises(LoggedOut, match=said) as caught:
+        connect()
+    assert "kubectl --context lab auth whoami" in caught.value.remedy
+
+
+@pytest.mark.parametrize("said", [b"<html>Please log in</html>", b"[]", b'{"hello": 1}'])
+def test_a_server_that_is_no_api_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        file = kubeconfig(tmp_path / "c", server=f"http://127.0.0.1:{server.server_port}", user={"token": 5})
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        with pytest.raises(Unreachable, match="answers, but not as a Kubernetes API server"):
+            connect()
+        server.shutdown()
+
+
+def test_what_is_forbidden_comes_with_the_role_that_would_allow_it() -> None:
+    error = forbidden(verb="create", kind=KINDS["Job"], namespace="team", who="context lab")
+    assert error.problem == "you may not create jobs in namespace team of context lab"
+    role = yaml.safe_load(error.remedy.partition("\n")[2])
+    assert role["kind"] == "Role"
+    assert role["metadata"] == {"name": "stoker", "namespace": "team"}
+    assert role["rules"] == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "patch"]}]
+
+
+def test_a_right_that_is_of_no_namespace_needs_a_cluster_role() -> None:
+    rights = [("list", KINDS["Node"]), ("get", KINDS["Pod"]), ("list", KINDS["Pod"])]
+    role = role_for(rights, namespace="team")
+    assert role["kind"] == "ClusterRole"
+    assert role["rules"][1] == {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
+
+
+def answer(message: str, *, verb: str = "patch", code: int = 403) -> Refused:
+    said = httpx.Response(code, json={"kind": "Status", "message": message})
+    return refusal(said, verb=verb, kind=KINDS["Pod"], name="x", namespace="team", who="context lab")
+
+
+def test_a_missing_right_is_told_by_the_servers_own_words() -> None:
+    said = 'pods "x" is forbidden: User "ann" cannot create resource "pods" in API group "" in the namespace "team"'
+    assert isinstance(answer(said), Forbidden)
+    assert answer(said).problem == "you may not create pods in namespace team of context lab"
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        (
+            'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true (pod must not ...)',
+            "on.pod: {spec: {securityContext",
+        ),
+        (
+            'pods "x" is forbidden: error looking up service account t/a: serviceaccount "a" not found',
+            "service_account",
+        ),
+        ('pods "x" is forbidden: no PriorityClass with name high was found', "on.priority"),
+        (
+            'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=9, limited: pods=9',
+            "describe quota",
+        ),
+        ('pods "x" is forbidden: failed quota: q: must specify limits.cpu', "describe quota"),
+        ('pods "x" is forbidden: maximum cpu usage per Container is 1, but limit is 2', "describe limits"),
+        ('admission webhook "validate.kyverno.svc-fail" denied the request: no latest tag', "Follow its rule"),
+        ('pods "x" is forbidden: something else', "Ask who runs the cluster"),
+    ],
+)
+def test_a_rule_of_the_cluster_is_no_missing_right(message: str, remedy: str) -> None:
+    error = answer(message)
+    assert not isinstance(error, Forbidden)
+    assert message in error.problem
+    assert remedy in error.remedy
+    assert "Role" not in error.remedy
+
+
+def test_what_may_not_be_looked_at_is_forbidden_whatever_the_words() -> None:
+    assert isinstance(answer("no", verb="list"), Forbidden)

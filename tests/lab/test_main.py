@@ -1,0 +1,84 @@
+"""`python -m lab` and the test session, for those who may not and those who do not listen."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+
+
+@pytest.fixture
+def somebody() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.usefixtures("somebody")
+@pytest.mark.parametrize("verb", ["down", "status", "env", "kwok 3"])
+def test_only_root_may(verb: str) -> None:
+    done = python(
+        f"import os, sys; from lab.__main__ import main; os.seteuid({NOBODY}); sys.exit(main({verb.split()}))"
+    )
+    assert done.returncode == 2
+    assert done.stderr == "lab: the lab is root's. Run this as root\n"
+
+
+@pytest.mark.usefixtures("somebody")
+def test_a_session_of_somebody_else_leaves_roots_lab_alone(tmp_path: Path) -> None:
+    there = f"session.STATE = Path('{tmp_path}'); session.USERS = Path('{tmp_path}/users')"
+    done = python(f"import os; from pathlib import Path; from lab import session; {there}; "
+                  f"os.seteuid({NOBODY}); session.leave()")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("lab")
+def test_a_reader_may_go_early() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "lab", "env"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+def test_work_goes_on_when_nobody_hears_of_it(tmp_path: Path) -> None:
+    code = f"from lab.progress import say; say('one'); say('two'); open('{tmp_path}/done', 'w')"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.close()
+    assert process.returncode == 0
+    assert (tmp_path / "done").exists()
+
+
+def test_where_the_lab_must_run_a_skip_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(
+        "import pytest\n"
+        "def test_skips(): pytest.skip('no root')\n"
+        "@pytest.mark.xfail\n"
+        "def test_fails_as_expected(): assert False\n"
+    )
+    (tmp_path / "test_two.py").write_text("import pytest\npytest.skip('no python', allow_module_level=True)\n")
+    skipped = pytest_in(tmp_path, CI="")
+    assert "2 skipped, 1 xfailed" in skipped.stdout
+    failed = pytest_in(tmp_path, CI="true")
+    assert "1 failed, 1 xfailed, 1 error" in failed.stdout
+    for reason in ["no root", "no python"]:
+        assert f"with CI=true no lab test may be skipped: Skipped: {reason}" in failed.stdout
+
+
+def pytest_in(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Tests that have the lab's conftest."""
+    where = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    argv = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-c", os.devnull]
+    argv += ["--continue-on-collection-errors", f"--rootdir={folder}", str(folder)]
+    return subprocess.run(argv, cwd=folder, env=os.environ | where | env, capture_output=True, text=True)

@@ -1,0 +1,122 @@
+"""Real training in the pods of the real cluster: the losses that it has here, whatever is killed; all of it stays."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.main import main
+from stoker.rundir import RunDir
+
+KINDS = ["job", "pytorchjob"]
+PATIENCE = 300.0
+STEPS = 300
+TRAINING = [
+    "model.layers=1", "model.heads=2", "model.width=32", "model.context=64", "data.tokenizer.train=300",
+    "batch.sequences=8", "batch.length=32", f"until.steps={STEPS}", "checkpoint.every=20", "eval.every=0",
+    "log.every=1", "log.tensorboard=false", "precision=fp32", "compile=false",
+]  # fmt: skip
+SCRIPT = Path(__file__).parents[2] / "examples" / "03-script" / "train.py"
+Stoker = Callable[..., str]
+
+
+@pytest.fixture
+def stoker(lab, namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Stoker:
+    """The command, its output; `launch` is given the cluster's places."""
+    monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> str:
+        given = list(words)
+        if words[0] == "launch":
+            given += ["on.kind=kubernetes", f"on.volume={namespace.volume}", f"on.namespace={namespace.name}"]
+            given += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs", "on.cpu=0.1"]
+        assert main(given) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def losses_here(books: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """Of the same run with four workers on this machine."""
+    runs = tmp_path_factory.mktemp("here")
+    words = [f"data.path={books}", *TRAINING, "name=here", "on.workers=4", "--runs", str(runs)]
+    assert main(["train", *words]) == 0
+    return losses(RunDir(runs / "here").metrics())
+
+
+@pytest.mark.parametrize("job", KINDS)
+def test_two_nodes_of_two_workers_train_as_one_machine_does(
+    job: str, books: Path, losses_here: list[float], stoker: Stoker, tmp_path: Path
+) -> None:
+    run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2", f"on.job={job}")
+    now = awaited(stoker, run, "done")
+    assert now["step"] == STEPS
+    assert metrics(stoker, run, tmp_path) == pytest.approx(losses_here, abs=1e-5)
+
+
+def test_a_pod_that_is_deleted_or_killed_is_replaced_and_nothing_is_lost(
+    books: Path, losses_here: list[float], stoker: Stoker, namespace, tmp_path: Path
+) -> None:
+    run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2")
+    now = awaited(stoker, run, "running", step=30)
+    namespace.kubectl("delete", "pod", now["pods"][1]["pod"], "--grace-period=0", "--force")
+    now = awaited(stoker, run, "running", step=now["step"] + 60)  # it has saved before it went, and goes on
+    kill(namespace.kubectl.json("get", "pod", now["pods"][0]["pod"]))
+    awaited(stoker, run, "done")
+    assert metrics(stoker, run, tmp_path) == losses_here  # bit for bit
+    told = stoker("events", run.name)
+    assert "has left" in told
+    assert "resumed at step" in told
+    assert "attempt 3" in told
+    namespace.kubectl("delete", "job", run.name, "--wait=true")
+    assert not namespace.kubectl("get", "pods", "-l", f"stoker.dev/run={run.name}", "-o", "name")
+    assert all(f"[{rank}]" in stoker("logs", run.name, "--all") for rank in range(4))
+    assert json.loads(stoker("status", run.name, "--json"))["step"] == STEPS
+
+
+def test_a_script_of_ones_own_runs_on_two_nodes(stoker: Stoker) -> None:
+    run = launched(stoker, f"script={SCRIPT}", "args=[--steps, '20']", "name=mine", "on.nodes=2", "on.workers=1")
+    awaited(stoker, run, "done")
+    assert "loss" in stoker("logs", run.name)
+
+
+def kill(pod: dict) -> None:
+    """Every process of it at once, as when its node loses power."""
+    uid = pod["metadata"]["uid"]
+    for group in Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):
+            if uid in group.read_text().replace("_", "-"):
+                os.kill(int(group.parent.name), signal.SIGKILL)
+
+
+def launched(stoker: Stoker, *words: str) -> RunDir:
+    return RunDir(Path(json.loads(stoker("launch", *words, "--json"))["folder"]))
+
+
+def awaited(stoker: Stoker, run: RunDir, state: str, *, step: int = 0) -> dict:
+    end = time.monotonic() + PATIENCE
+    while True:
+        now = json.loads(stoker("status", run.name, "--json"))
+        if now["state"] == state and now["step"] >= step:
+            return now
+        assert time.monotonic() < end, now
+        assert now["state"] in ("waiting", "running", "restarting"), now
+        time.sleep(0.5)
+
+
+def metrics(stoker: Stoker, run: RunDir, folder: Path) -> list[float]:
+    """The losses of its steps, from the volume."""
+    (folder / "copy").mkdir(exist_ok=True)
+    stoker("cp", f"{run.name}:metrics.jsonl", str(folder / "copy"))
+    return losses(RunDir(folder / "copy").metrics())
+
+
+def losses(records: list[dict]) -> list[float]:
+    return [record["loss"] for record in records]

@@ -1,0 +1,196 @@
+"""What is learnt of a base image, and how little of it is read for that."""
+
+import gzip
+import hashlib
+import json
+import os
+
+import pytest
+import requests
+
+from stoker.launch.image.base import Base, probe
+from stoker.launch.image.needs import check_torch, needs
+from stoker.launch.image.pull import normal_platform, pull
+from stoker.launch.image.reference import parse
+from stoker.launch.image.registry import OCI_INDEX, Registry
+from stoker.spec.errors import UserError
+from stoker.spec.run import ScriptSpec
+
+SPEC = ScriptSpec(script="x.py")
+
+
+def look(name: str) -> Base:
+    reference = parse(name)
+    registry = Registry(reference)
+    found = probe(registry, pull(registry, reference, "linux/amd64"), needs(SPEC), progress=lambda *_: None)
+    registry.close()
+    return found
+
+
+def test_python_libc_and_packages_are_found_in_the_layers(base: str) -> None:
+    found = look(base)
+    assert (found.python, found.libc, found.torch) == ("3.11", "glibc 2.36", "2.11.0+cpu")
+    assert found.packages["pyyaml"] == "99.0"
+
+
+def test_a_newer_layer_hides_what_lies_below(image, parts) -> None:
+    change = {
+        f"{parts.site}/.wh.torch-2.11.0+cpu.dist-info": "",
+        f"{parts.site}/torch-2.12.0.dist-info/METADATA": "",
+        f"{parts.site}/rich/.wh..wh..opq": "",
+    }
+    assert look(image(parts.os, parts.python, parts.packages(), change)).torch == "2.12.0"
+    gone = {f"{parts.site}/.wh.torch-2.11.0+cpu.dist-info": ""}
+    assert look(image(parts.os, parts.python, parts.packages(), gone)).torch is None
+    all_gone = {f"{parts.site}/.wh..wh..opq": ""}
+    assert look(image(parts.os, parts.python, parts.packages(), all_gone)).packages == {}
+
+
+def test_the_python_that_the_path_finds_counts(image, parts) -> None:
+    conda = {
+        "opt/conda/bin/python3": ("link", "python3.12"),
+        "opt/conda/bin/python3.12": b"",
+        "opt/conda/lib/python3.12/site-packages/torch-2.11.1.dist-info/METADATA": "",
+    }
+    config = {"Env": ["PATH=/opt/conda/bin:/usr/bin"]}
+    found = look(image(parts.os, parts.python, parts.packages(), conda, config=config))
+    assert (found.python, found.torch, "rich" in found.packages) == ("3.12", "2.11.1", False)
+
+
+def test_a_virtual_environment_has_packages_of_its_own_alone(image, parts) -> None:
+    venv = {
+        "venv/pyvenv.cfg": "",
+        "venv/bin/python3": ("link", "/usr/bin/python3"),
+        "venv/lib/python3.11/site-packages/torch-2.13.0.dist-info/METADATA": "",
+    }
+    found = look(image(parts.os, parts.python, parts.packages(), venv, config={"Env": ["PATH=/venv/bin:/usr/bin"]}))
+    assert (found.python, found.packages) == ("3.11", {"torch": "2.13.0"})
+
+
+def test_a_python_that_is_a_plain_file_is_known_by_its_library(image, parts) -> None:
+    files = {"usr/local/bin/python3": b"\x7fELF", "usr/local/lib/python3.13/os.py": ""}
+    assert look(image(parts.os, files)).python == "3.13"
+
+
+def test_musl_is_told_from_glibc(image, parts) -> None:
+    alpine = {"lib/ld-musl-x86_64.so.1": b"", "lib/apk/db/installed": "P:zlib\nV:1.3\n\nP:musl\nV:1.2.5-r9\n"}
+    assert look(image(alpine, parts.python)).libc == "musl 1.2"
+
+
+def test_an_image_that_describes_itself_is_read_no_further_than_that(image, parts, registry) -> None:
+    about = {"python": "3.12", "libc": "glibc 2.41", "packages": {"torch": "2.11.0", "PyYAML": "6.0"}}
+    name = image(parts.os, parts.python, {"big": b"x" * 10_000}, {"opt/stoker/base.json": json.dumps(about)})
+    found = look(name)
+    assert (found.python, found.libc, found.packages) == ("3.12", "glibc 2.41", {"torch": "2.11.0", "pyyaml": "6.0"})
+    one_layer = {"opt/stoker/base.json": json.dumps(about), "usr/bin/python3": b"", "big": os.urandom(30 << 20)}
+    reference = parse(image(one_layer))
+    read = []
+    client = Registry(reference)
+    probe(client, pull(client, reference, "linux/amd64"), [], progress=lambda _what, done, _total: read.append(done))
+    assert read[-1] < 4 << 20
+    repository = parse(name).repository
+    read = [path for method, path, _ in registry.requests() if method == "GET" and f"{repository}/blobs" in path]
+    assert len(read) == 2  # its config and its last layer
+
+
+def test_what_was_learnt_of_a_layer_is_kept(base: str, registry) -> None:
+    look(base)
+    before = len(registry.requests())
+    assert look(base).torch == "2.11.0+cpu"
+    again = [path for method, path, _ in registry.requests()[before:] if method == "GET" and "/blobs/" in path]
+    assert len(again) == 1  # the config
+
+
+def test_nothing_is_learnt_from_a_layer_that_is_another(image, parts, lying) -> None:
+    name = image(parts.os, parts.python, parts.packages())
+    other = image(parts.packages(torch="2.99.0"))
+    with pytest.raises(UserError, match=r"gave something else than bases/\w+@sha256:"):
+        look(lying(name, other))
+    assert look(name).torch == "2.11.0+cpu"
+
+
+def test_what_a_large_layer_says_of_itself_is_not_kept_unread(image, registry) -> None:
+    about = {"python": "3.12", "libc": "glibc 2.41", "packages": {"torch": "2.11.0"}}
+    name = image({"opt/stoker/base.json": json.dumps(about), "usr/bin/python3": b"", "big": os.urandom(2 << 20)})
+    look(name)
+    before = len(registry.requests())
+    assert look(name).torch == "2.11.0"
+    again = [path for method, path, _ in registry.requests()[before:] if method == "GET" and "/blobs/" in path]
+    assert len(again) == 2  # the config and the layer
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"python": "three"}', '{"python": "3.12", "packages": [1]}'])
+def test_a_description_that_says_nothing_is_refused(image, parts, text: str) -> None:
+    with pytest.raises(UserError, match=r"layer .* its /opt/stoker/base\.json does not say what it holds"):
+        look(image(parts.os, parts.python, {"opt/stoker/base.json": text}))
+
+
+def test_a_libc_that_is_not_told_is_found_in_the_layers(image, parts) -> None:
+    about = {"python": "3.12", "libc": " ", "packages": {"torch": "2.11.0", "odd": None, "older": "1-of-2"}}
+    alpine = {"lib/apk/db/installed": "P:musl\nV:1.2.5-r9\n"}
+    found = look(image(alpine, parts.python, {"opt/stoker/base.json": json.dumps(about)}))
+    assert (found.libc, found.packages) == ("musl 1.2", {"torch": "2.11.0"})
+    with pytest.raises(UserError, match="neither glibc nor musl"):
+        look(image(parts.python, {"opt/stoker/base.json": json.dumps(about)}))
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (["os"], r"has no Python: there is no python3 in its PATH\. Choose a base"),
+        (["os", {"usr/bin/python3": ("link", "python3.9"), "usr/bin/python3.9": b""}], r"Python 3\.9, .* needs 3\.11"),
+        (["python"], r"neither glibc nor musl"),
+    ],
+)
+def test_a_base_that_cannot_do_is_refused_by_name(image, parts, layers: list, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        look(image(*(getattr(parts, one) if isinstance(one, str) else one for one in layers)))
+
+
+def test_a_base_without_torch_is_told_how_to_get_it() -> None:
+    with pytest.raises(UserError, match=r"has no torch for its Python 3\.12.*stoker\[train\]"):
+        check_torch(SPEC, Base(python="3.12", libc="glibc 2.36", packages={}), parse("x.example/y"))
+
+
+def test_an_image_that_is_not_there_or_for_another_machine_is_refused(image, parts, registry) -> None:
+    with pytest.raises(UserError, match=r"none:1 does not exist\. .*docker login"):
+        look(f"{registry.name}/none:1")
+    with pytest.raises(UserError, match=r"is for linux/arm64, and linux/amd64 is asked for"):
+        look(image(parts.os, machine="arm64"))
+
+
+def test_of_an_image_for_many_machines_the_one_that_is_asked_for_is_taken(image, parts, registry) -> None:
+    made = {machine: parse(image(parts.os, machine=machine)) for machine in ("amd64", "arm64")}
+    url = f"http://{registry.name}/v2"
+    accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+    described = []
+    for machine, one in made.items():
+        content = requests.get(f"{url}/{one.repository}/manifests/1", headers=accept, timeout=10).content
+        document = json.loads(content)
+        for blob in (document["config"], *document["layers"]):
+            words = {"mount": blob["digest"], "from": one.repository}
+            requests.post(f"{url}/many/blobs/uploads/", params=words, timeout=10).raise_for_status()
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        kind = {"Content-Type": accept["Accept"]}
+        requests.put(f"{url}/many/manifests/{digest}", data=content, headers=kind, timeout=10).raise_for_status()
+        about = {"mediaType": accept["Accept"], "digest": digest, "size": len(content)}
+        described.append(about | {"platform": {"os": "linux", "architecture": machine}})
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": described}
+    kind = {"Content-Type": OCI_INDEX}
+    requests.put(f"{url}/many/manifests/1", data=json.dumps(index), headers=kind, timeout=10).raise_for_status()
+    many = parse(f"{registry.name}/many:1")
+    assert pull(Registry(many), many, "linux/arm64").config["architecture"] == "arm64"
+    assert pull(Registry(many), many, "linux/amd64").config["architecture"] == "amd64"
+    with pytest.raises(UserError, match=r"is for linux/amd64, linux/arm64, and linux/s390x is asked for"):
+        pull(Registry(many), many, "linux/s390x")
+
+
+@pytest.mark.parametrize("word", ["amd64", "x86_64", "linux/amd64", "linux/x86_64"])
+def test_a_platform_has_one_name(word: str) -> None:
+    assert normal_platform(word) == "linux/amd64"
+
+
+def test_a_layer_that_is_no_tar_is_refused(registry, pushing) -> None:
+    name = pushing(registry, [gzip.compress(b"junk" * 1000)], repository="bases/junk")
+    with pytest.raises(UserError, match="no layer that can be read"):
+        look(name)

@@ -1,0 +1,49 @@
+"""What is said in a pod, as it is understood here."""
+
+import json
+from typing import Any
+
+import pytest
+
+from stoker.cli.env import _in_a_cluster
+from stoker.launch.remote import Remote
+from stoker.launch.surroundings import Surroundings
+from stoker.launch.transfer.frames import Cut
+from stoker.observe.logs import LogLine
+from stoker.rundir import PlaceRef
+from stoker.spec.errors import UserError
+from stoker.spec.run import ScriptSpec
+
+REF = PlaceRef(kind="kubernetes", context=None, namespace="lab", job="job", run="demo", volume="shared", image="img:1")
+NOBODY: Any = object()
+"""A cluster that is not asked."""
+
+
+def remote(kind: type[Remote] = Remote) -> Remote:
+    return kind(REF, ScriptSpec.model_validate({"script": "t.py", "on": {"kind": "kubernetes"}}), cluster=NOBODY)
+
+
+@pytest.mark.parametrize("said", ['{"time": 1.0, "rank": 0, "line": "x", "new": 1}', '{"rank": 0}', "[]", "hello"])
+def test_the_words_of_another_version_are_one_line(said: str) -> None:
+    assert remote().understood(LogLine, '{"time": 1.0, "rank": 0, "line": "x"}').line == "x"
+    with pytest.raises(UserError, match="Stoker of image img:1 is of another version than this one"):
+        remote().understood(LogLine, said)
+
+
+class Pods(Remote):
+    """Of three pods the first is lost while it is asked, and the last has the worker."""
+
+    def live(self, most: int = 5) -> list[str]:
+        return ["a", "b", "c"][:most]
+
+    def ask_pod(self, pod: str, verb: str, *words: str) -> Any:  # noqa: ARG002 (it is always env)
+        if pod == "a":
+            raise Cut("pod a broke off")
+        values: dict[str, Any] = dict.fromkeys(Surroundings.__dataclass_fields__)
+        yield json.dumps(values | {"pid": 7 if pod == "c" and words[1] == "0" else None, "pod": pod})
+
+
+def test_a_pod_that_is_lost_while_it_is_asked_does_not_hide_the_others() -> None:
+    assert _in_a_cluster(remote(Pods), 0).pod == "c"
+    with pytest.raises(UserError, match=r"has rank 5 now \(pod a broke off\)"):
+        _in_a_cluster(remote(Pods), 5)

@@ -1,0 +1,88 @@
+"""`on`: what may be said of where a run lives."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stoker.rundir import RunDir
+from stoker.spec.change import difference
+from stoker.spec.errors import UserError
+from stoker.spec.load import load
+from stoker.spec.on import KUBERNETES_ONLY, Nodes, On
+from stoker.spec.run import AnySpec
+from stoker.spec.schema import run_schema
+
+
+def spec(*words: str) -> AnySpec:
+    return load(None, ["data=x", "until.steps=1", *words]).spec
+
+
+def on_kubernetes(*words: str) -> On:
+    return spec("on.kind=kubernetes", *words).on
+
+
+def test_nodes_are_a_number_or_a_range() -> None:
+    assert (Nodes("2").least, Nodes("2").most, Nodes("2").fixed) == (2, 2, True)
+    assert (Nodes("1..8").least, Nodes("1..8").most, Nodes("1..8").fixed) == (1, 8, False)
+    assert Nodes("4..4") == "4"
+    assert on_kubernetes("on.nodes=2").nodes.most == 2
+    assert on_kubernetes("on.nodes=1..8").nodes == "1..8"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("on.nodes=8..1", r"8\.\.1 ends before it begins. Write 1\.\.8"),
+        ("on.nodes=0", "'0' is no number of nodes"),
+        ("on.nodes=2.5", r"'2\.5' is no number of nodes"),
+        ("on.nodes=true", "true is not a number"),
+        ("on.nodes=many", r"'many' is no number of nodes. Write one such as 2, or a range such as 1\.\.8"),
+        ("on.memory=lots", "'lots' is not a size"),
+        ("on.tolerations=[a:Never]", "on.tolerations cannot be"),
+        ("on.volume=Big", "on.volume cannot be"),
+        ("on.pod={a: 1}", "pod has a. Write pod: {spec"),
+        ("on.grace=0", "It must be at least 1"),
+        ("on.job=vcjob", "none of job, pytorchjob"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(word: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        on_kubernetes(word)
+
+
+def test_more_workers_than_gpus_are_refused() -> None:
+    with pytest.raises(UserError, match=r"workers is 4, and gpus 2\. Set on.workers to 2"):
+        on_kubernetes("on.gpus=2", "on.workers=4")
+
+
+@pytest.mark.parametrize(
+    "word", ["nodes=2", "job=pytorchjob", "namespace=a", "spot=true", "gpus=1", "selectors={a: b}"]
+)
+def test_what_is_for_kubernetes_is_refused_on_this_machine(word: str) -> None:
+    name = word.partition("=")[0]
+    with pytest.raises(UserError, match=f"{name} is for Kubernetes .* Set on.kind to kubernetes"):
+        spec(f"on.{word}")
+    assert name in KUBERNETES_ONLY
+
+
+def test_sizes_take_both_spellings() -> None:
+    assert on_kubernetes("on.memory=16GiB").memory == on_kubernetes("on.memory=16Gi").memory == 16 * 2**30
+
+
+def test_a_run_may_move(tmp_path: Path) -> None:
+    here, there = spec("on.workers=2"), spec("on.kind=kubernetes", "on.nodes=1..4", "on.selectors={a: b}")
+    changes = difference(here, there)
+    assert not changes.refused
+    assert changes.allowed["on.nodes"] == ("1", "1..4")
+    run = RunDir(tmp_path / "run")
+    run.create(there, None)
+    run.add_event("changed", changes=changes.allowed)
+    assert run.any_spec() == there
+
+
+def test_the_schema_knows_both_forms_of_nodes() -> None:
+    nodes = run_schema()["$defs"]["On"]["properties"]["nodes"]
+    assert nodes["default"] == "1"
+    assert [one["type"] for one in nodes["anyOf"]] == [["integer", "string"], "string"]
+    assert yaml.safe_dump(run_schema())

@@ -1,0 +1,417 @@
+"""One run over several nodes: real supervisor processes over small worker scripts that need no torch."""
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from stoker.rundir import DataRef, Exit, RunDir, write_json
+from stoker.spec.data import Data
+from stoker.spec.run import On, RunSpec, ScriptSpec, Until
+from stoker.supervise.__main__ import main
+
+Make = Callable[..., Any]
+
+# Ends as the trainer does: when one worker is asked to, all of them save and leave.
+WORKER = """
+import json, os, signal, sys, time
+from pathlib import Path
+run, rank, attempt = Path(os.environ["STOKER_RUN_DIR"]), int(os.environ["RANK"]), int(os.environ["STOKER_ATTEMPT"])
+asked = run / f"asked-{attempt}"
+(run / "ledger" / f"attempt-{attempt:04d}-rank-{rank:04d}.jsonl").touch()
+(run / f"env-{attempt}-{rank}.json").write_text(json.dumps(dict(os.environ) | {"pid": os.getpid()}))
+
+def ready():
+    signal.signal(signal.SIGTERM, lambda *_: asked.touch())
+    (run / f"ready-{attempt}-{rank}").touch()
+
+def leave(state, code, reason=""):
+    if rank == 0:
+        text = json.dumps({"state": state, "code": code, "step": 7, "reason": reason})
+        (run / ".exit").write_text(text)
+        os.replace(run / ".exit", run / "exit.json")
+    sys.exit(code)
+
+print("worker", rank, "of", os.environ["WORLD_SIZE"], flush=True)
+"""
+WAIT = """
+ready()
+while not (run / "finish").exists():
+    if asked.exists(): leave("paused", 75, "stopped as asked")
+    time.sleep(0.01)
+leave("done", 0, "all steps")
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "tale")
+    spec = RunSpec(name="tale", data=Data(path="x"), until=Until(steps=10), on=On(max_restarts=1))
+    run.create(spec, DataRef(shards="/nowhere", key="k"))
+    return run
+
+
+@pytest.fixture
+def tale(tmp_path: Path, run: RunDir, nodes: Make) -> Make:
+    """tale(script, nodes="2", workers=2): the run's nodes, none of them started."""
+
+    def make(script: str = WAIT, **how: Any) -> Any:
+        (tmp_path / "worker.py").write_text(WORKER + dedent(script))
+        return nodes(run, sys.executable, str(tmp_path / "worker.py"), **how)
+
+    return make
+
+
+def until(condition: Callable[[], object], *, tell: Callable[[], str] = lambda: "") -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, f"it did not happen\n{tell()}"
+        time.sleep(0.01)
+
+
+def ready(tale: Any, *nodes: int, after: int = 0) -> list[dict[str, Any]]:
+    """What each worker was given, once an attempt of just these nodes runs, and it is not one of the first `after`."""
+
+    def given() -> list[Path]:
+        world = (tale.events("world")[after:] or [{"nodes": []}])[-1]
+        if [node["node"] for node in world["nodes"]] != list(nodes):
+            return []
+        places = [f"{world['attempt']}-{rank}" for rank in range(world["workers"])]
+        all_ready = all((tale.run.path / f"ready-{place}").exists() for place in places)
+        return [tale.run.path / f"env-{place}.json" for place in places if all_ready]
+
+    until(given, tell=tale.story)
+    return [json.loads(file.read_text()) for file in given()]
+
+
+def started(run: RunDir, attempt: int) -> None:
+    until((run.path / f"ready-{attempt}-0").exists)
+
+
+def finish(run: RunDir, *supervisors: "subprocess.Popen[bytes]") -> None:
+    (run.path / "finish").touch()
+    assert [one.wait(timeout=60) for one in supervisors] == [0] * len(supervisors)
+    assert ended(run).state == "done"
+
+
+def ended(run: RunDir) -> Exit:
+    exit = run.exit()
+    assert exit is not None
+    return exit
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def leader_of(run: RunDir) -> dict[str, Any]:
+    file = run.path / ".members" / "leader.json"
+    until(file.exists)
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_two_nodes_are_one_world_with_the_environment_that_torchrun_gives(run: RunDir, tale: Make) -> None:
+    two = tale()
+    first, second = two.begin(2)
+    seen = ready(two, 0, 1)
+    finish(run, first, second)
+    assert [env["RANK"] for env in seen] == [env["ROLE_RANK"] for env in seen] == ["0", "1", "2", "3"]
+    assert [env["LOCAL_RANK"] for env in seen] == ["0", "1", "0", "1"]
+    assert [env["GROUP_RANK"] for env in seen] == ["0", "0", "1", "1"]
+    for env in seen:
+        assert (env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["GROUP_WORLD_SIZE"]) == ("4", "2", "2")
+        assert env["MASTER_ADDR"] == "127.0.0.2"
+    assert len({env["MASTER_PORT"] for env in seen}) == 1
+    (world,) = two.events("world")
+    places = [(node["node"], node["pod"], node["first"], node["workers"]) for node in world["nodes"]]
+    assert places == [(0, "pod-0", 0, 2), (1, "pod-1", 2, 2)]
+    assert [run.log(rank).read_text()[25:] for rank in range(4)] == [f"worker {rank} of 4\n" for rank in range(4)]
+    printed = two.log.read_text().splitlines()
+    assert sorted(line for line in printed if line[0] == "[") == [f"[{rank}] worker {rank} of 4" for rank in range(4)]
+    assert "stoker: node 0 (pod pod-0) leads" in printed
+    assert "stoker: node 1 (pod pod-1) follows node 0 at 127.0.0.2" in printed
+    assert run.holder() is None
+
+
+def test_a_worker_killed_on_another_node_is_the_culprit_and_all_start_again(run: RunDir, tale: Make) -> None:
+    victims = """
+    if attempt == 1:
+        ready()
+        while rank != 3 and not (run / "gone").exists(): time.sleep(0.01)
+        if rank != 3: print("Connection closed by peer"); sys.exit(1)
+    """
+    two = tale(dedent(victims) + WAIT)
+    supervisors = two.begin(2)
+    pid = ready(two, 0, 1)[3]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    (run.path / "gone").touch()
+    ready(two, 0, 1, after=1)
+    finish(run, *supervisors)
+    (failed,) = two.events("failed")
+    assert (failed["rank"], failed["signal"], failed["again"]) == (3, "SIGKILL", True)
+    assert two.worlds() == [[0, 1], [0, 1]]
+
+
+def test_a_crash_that_comes_again_ends_the_run_on_every_node(run: RunDir, tale: Make) -> None:
+    two = tale('if rank == 2: print("ValueError: no such thing"); sys.exit(1)\ntime.sleep(60)')
+    assert [one.wait(timeout=60) for one in two.begin(2)] == [3, 3]
+    assert (ended(run).state, ended(run).rank) == ("failed", 2)
+    assert "worker 2 ended with code 1: ValueError: no such thing, 2 times in a row" in ended(run).reason
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_a_worker_that_knows_better_ends_the_run_on_every_node_with_its_code(
+    run: RunDir, tale: Make, code: int
+) -> None:
+    two = tale(f'if rank == 3: print("loss is NaN"); sys.exit({code})\ntime.sleep(60)')
+    supervisors = two.begin(2)
+    assert [one.wait(timeout=60) for one in supervisors] == [code, code]
+    assert (ended(run).state, ended(run).code, ended(run).rank) == ("failed", code, 3)
+    assert "loss is NaN" in ended(run).reason
+
+
+def test_a_killed_follower_takes_its_workers_along_and_the_run_goes_on_when_it_is_back(run: RunDir, tale: Make) -> None:
+    two = tale()
+    first, second = two.begin(2)
+    workers = [env["pid"] for env in ready(two, 0, 1)]
+    second.kill()
+    until(lambda: not any(map(is_alive, workers)))
+    until(lambda: two.events("waiting"))
+    assert (two.events("waiting")[0]["here"], two.events("waiting")[0]["missing"]) == ([0], [1])
+    again = two.start(1)
+    ready(two, 0, 1, after=1)
+    finish(run, first, again)
+    (lost,) = two.events("lost")
+    assert (lost["node"], lost["pod"]) == (1, "pod-1")
+    assert not two.events("failed")
+
+
+def test_when_the_leader_is_killed_another_leads(run: RunDir, tale: Make) -> None:
+    two = tale()
+    first, second = two.begin(2)
+    workers = [env["pid"] for env in ready(two, 0, 1)]
+    assert leader_of(run)["node"] == 0
+    first.kill()
+    until(lambda: not any(map(is_alive, workers)))
+    until(lambda: leader_of(run)["node"] == 1)
+    again = two.start(0)
+    assert [env["MASTER_ADDR"] for env in ready(two, 1, 0)] == ["127.0.0.3"] * 4
+    finish(run, again, second)
+    assert two.worlds() == [[0, 1], [1, 0]]
+
+
+def test_a_node_told_to_leave_saves_with_all_and_the_others_go_on_without_it(run: RunDir, tale: Make) -> None:
+    some = tale(nodes="2..3", workers=1)
+    first, second, third = some.begin(3)
+    ready(some, 0, 1, 2)
+    second.terminate()
+    assert second.wait(timeout=60) == 203
+    ready(some, 0, 2)
+    back = some.start(1)
+    ready(some, 0, 1, 2)
+    finish(run, first, back, third)
+    assert some.worlds()[-3:] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+    reasons = [event["reason"] for event in some.events("regrouping")]
+    assert reasons[-2:] == ["node 1 (pod pod-1) leaves", "node 1 (pod pod-1) has come"]
+    assert [event["node"] for event in some.events("left")] == [1]
+    assert not some.events("lost")
+    assert not some.events("failed")
+
+
+def test_a_leader_told_to_leave_hands_over(run: RunDir, tale: Make) -> None:
+    some = tale(nodes="1..2", workers=1)
+    first, second = some.begin(2)
+    ready(some, 0, 1)
+    first.terminate()
+    assert first.wait(timeout=60) == 203
+    ready(some, 1)
+    finish(run, second)
+
+
+def test_when_all_nodes_are_told_to_leave_the_run_is_paused(run: RunDir, tale: Make) -> None:
+    two = tale()
+    supervisors = two.begin(2)
+    ready(two, 0, 1)
+    for one in supervisors:
+        one.terminate()
+    assert [one.wait(timeout=60) for one in supervisors] == [203, 203]
+    assert (ended(run).state, ended(run).reason) == ("paused", "stopped as asked")
+    assert run.holder() is None
+    supervisors = two.begin(2)
+    ready(two, 0, 1, after=1)
+    finish(run, *supervisors)
+
+
+def test_a_frozen_node_is_taken_for_lost_and_may_come_back(run: RunDir, tale: Make) -> None:
+    some = tale(nodes="1..2", workers=1)
+    first, second = some.begin(2)
+    ready(some, 0, 1)
+    os.kill(second.pid, signal.SIGSTOP)
+    ready(some, 0)
+    assert [event["node"] for event in some.events("lost")] == [1]
+    os.kill(second.pid, signal.SIGCONT)
+    ready(some, 0, 1)
+    finish(run, first, second)
+
+
+def test_a_node_that_comes_anew_replaces_the_one_of_its_index(run: RunDir, tale: Make) -> None:
+    two = tale(workers=1)
+    first, old = two.begin(2)
+    ready(two, 0, 1)
+    os.kill(old.pid, signal.SIGSTOP)  # a pod on a machine that nobody can reach
+    new = two.start(1)
+    ready(two, 0, 1, after=1)
+    old.kill()
+    finish(run, first, new)
+
+
+def test_a_run_that_has_its_own_end_ends_all_nodes_with_code_0(run: RunDir, tale: Make) -> None:
+    two = tale('leave("paused", 0, "until.time is reached")')
+    supervisors = two.begin(2)
+    assert [one.wait(timeout=60) for one in supervisors] == [0, 0]
+    assert ended(run).state == "paused"
+
+
+def test_a_node_that_comes_after_the_end_ends_as_the_run_did(run: RunDir, tale: Make) -> None:
+    two = tale()
+    run.write_exit(Exit(state="failed", code=3, step=7, reason="the gradients are not finite"))
+    assert two.start(1).wait(timeout=60) == 3
+    assert two.worlds() == []
+
+
+def test_one_node_in_a_pod_needs_no_peers_and_waits_for_the_one_that_it_replaces(run: RunDir, tale: Make) -> None:
+    one = tale(nodes="1", workers=1)
+    old = one.start(0)
+    started(run, 1)
+    new = one.start(0)
+    old.terminate()
+    assert old.wait(timeout=60) == 203
+    started(run, 2)
+    finish(run, new)
+    assert not (run.path / ".members" / "leader.json").exists()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_node_whose_lock_was_lost_leaves_the_run_to_its_replacement(run: RunDir, tale: Make, ended: bool) -> None:
+    one = tale(nodes="1", workers=1)
+    old = one.start(0)
+    started(run, 1)
+    worker = json.loads((run.path / "env-1-0.json").read_text())["pid"]
+    if ended:
+        (run.path / ".members" / "leader.json").unlink()
+    else:
+        write_json(run.path / ".members" / "leader.json", leader_of(run) | {"id": "another"})
+    assert old.wait(timeout=60) == 203
+    until(lambda: not is_alive(worker))
+    assert run.exit() is None
+    assert ended or leader_of(run)["id"] == "another"
+
+
+@pytest.mark.parametrize("nodes", [[], ["--nodes", "1", "--node", "0"], ["--nodes", "2", "--node", "0"]])
+def test_a_volume_without_locks_is_told_and_not_tried_again(
+    run: RunDir, nodes: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    address = ["--address", "127.0.0.1", "--port", "0"] if nodes else []
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *nodes, *address])
+    assert main() == 2
+    error = capsys.readouterr().err
+    assert "cannot be locked (No locks available)" in error
+    assert "with the option flock" in error
+    assert error.count("\n") == 1
+    assert run.holder() is None
+
+
+def test_a_script_over_two_nodes_is_asked_everywhere_and_has_the_curve_of_rank_0(tmp_path: Path, nodes: Make) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        dedent("""
+        import os, signal, sys, time
+        from pathlib import Path
+        run, rank = Path(os.environ["STOKER_RUN_DIR"]), int(os.environ["RANK"])
+        signal.signal(signal.SIGTERM, lambda *_: ((run / f"saved-{rank}").touch(), sys.exit(1)))
+        print(f"step 5 loss {rank + 1}", flush=True)
+        if (run / "saved-0").exists(): sys.exit(0)
+        print("the key is", os.environ["KEY"], flush=True)
+        (run / f"ready-1-{rank}").touch()
+        time.sleep(60)
+        """)
+    )
+    run = RunDir(tmp_path / "tale")
+    run.create(ScriptSpec(name="tale", script=str(script), secrets={"KEY": "env:KEY"}), None)
+    two = nodes(run, sys.executable, str(script), workers=1)
+    key = "open-sesame"
+    first, second = two.begin(2, KEY=key)
+    until(lambda: all((run.path / f"ready-1-{rank}").exists() for rank in (0, 1)))
+    second.terminate()
+    assert second.wait(timeout=60) == 203
+    assert all((run.path / f"saved-{rank}").exists() for rank in (0, 1))
+    again = two.start(1, KEY=key)
+    assert [one.wait(timeout=60) for one in (first, again)] == [0, 0]
+    assert (ended(run).state, ended(run).step) == ("done", 5)
+    assert [(record["loss"], record["world"]) for record in run.metrics()] == [(1.0, 2)]
+    files = [two.log, *(path for path in run.path.rglob("*") if path.is_file())]
+    assert "the key is ***" in two.log.read_text()
+    assert not [path for path in files if key.encode() in path.read_bytes()]
+
+
+def test_strangers_are_turned_away_and_the_run_goes_on(run: RunDir, tale: Make) -> None:
+    two = tale(workers=1)
+    first = two.start(0)
+    place = leader_of(run)
+    garbage = [b"GET / HTTP/1.1\r\n\r\n", b"[" * 4000 + b"\n", b'{"proof": "0"}\n', b"\0" * 100_000]
+    calls = [socket.create_connection((place["address"], place["port"]), timeout=30) for _ in garbage]
+    for call, words in zip(calls, garbage, strict=True):
+        call.recv(4096)
+        call.sendall(words)
+    second = two.start(1)
+    for call in calls:
+        assert _is_closed(call)
+    ready(two, 0, 1)
+    finish(run, first, second)
+    assert two.worlds() == [[0, 1]]
+
+
+def _is_closed(call: socket.socket) -> bool:
+    with call:
+        try:
+            return call.recv(4096) == b""
+        except ConnectionResetError:
+            return True
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "3..2", "--node", "0"], "--nodes is 3..2"),
+        (["--nodes", "two", "--node", "0"], "--nodes is two"),
+        (["--nodes", "2"], "--node is not given"),
+        (["--nodes", "2", "--node", "0"], "--address is not given"),
+        (["--nodes", "2", "--node", "0", "--address", "192.0.2.1"], "cannot listen on 192.0.2.1:29400"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_in_one_line(
+    run: RunDir, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *words])
+    assert main() == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error

@@ -1,0 +1,133 @@
+"""Kill any worker or node of a run over several nodes: it goes on as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stoker.api.opening import begin
+from stoker.observe.audit import audit
+from stoker.rundir import RunDir
+from stoker.spec.load import load
+
+STEPS = 50
+WORDS = [
+    "model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "model.dropout=0.1",
+    "batch.sequences=10", "batch.length=32", f"until.steps={STEPS}", "on.device=cpu",
+    "precision=fp32", "checkpoint.every=10", "log.every=1", "eval.every=25", "optim.warmup=5", "optim.lr=1e-3",
+]  # fmt: skip
+HOLD = """
+import time
+from pathlib import Path
+
+def hold(record):
+    while Path(f"hold-{record['step']}").exists():
+        time.sleep(0.01)
+"""
+SCRIPT = Path(__file__).parents[2] / "examples" / "03-script" / "train.py"
+
+
+def new_run(folder: Path, name: str, tokens: Path, *words: str) -> RunDir:
+    return begin(load(None, [f"name={name}", f"data={tokens}", *WORDS, *words]).spec, runs=folder).run
+
+
+def losses(run: RunDir) -> dict[int, float]:
+    return {record["step"]: record["loss"] for record in run.metrics()}
+
+
+def last_step(run: RunDir) -> int:
+    path = run.path / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return int(json.loads(lines[-1])["step"]) if lines and lines[-1].endswith("}") else 0
+
+
+def worker_of(supervisor: int) -> int:
+    """One that trains, as against one that has only been started."""
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    return int(children[-1])
+
+
+def assert_proven(run: RunDir) -> None:
+    found = audit(run)
+    assert found.ok, found.problems
+
+
+def test_whatever_dies_of_two_nodes_the_losses_are_those_of_one_undisturbed_node(
+    tmp_path: Path, stoker: Any, tokens: Path, nodes: Callable[..., Any], eventually: Callable[..., None]
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    stoker("train", "name=whole", f"data={tokens}", *WORDS, "on.workers=4")
+    whole = stoker.run("whole")
+
+    run = new_run(tmp_path, "killed", tokens)
+    two = nodes(run)
+    first, second = two.begin(2)
+
+    def reach(low: int) -> None:
+        step = draw.choice([step for step in range(low, low + 6) if step % 10])
+        eventually(lambda: last_step(run) >= step)
+
+    reach(3)
+    os.kill(worker_of(second.pid), signal.SIGKILL)
+    eventually(lambda: len(two.worlds()) == 2)
+    reach(13)
+    second.kill()  # its workers die with it
+    second = two.start(1)
+    eventually(lambda: len(two.worlds()) == 3)
+    reach(33)
+    first.kill()
+    eventually(lambda: json.loads((run.path / ".members" / "leader.json").read_text())["node"] == 1)
+    first = two.start(0)
+    assert [first.wait(timeout=300), second.wait(timeout=300)] == [0, 0], two.log.read_text()
+
+    assert losses(run) == losses(whole)
+    assert [saved.step for saved in run.saved()] == [saved.step for saved in whole.saved()]
+    assert_proven(run)
+    assert two.worlds() == [[0, 1], [0, 1], [0, 1], [1, 0]]
+    assert [event["signal"] for event in two.events("failed")] == ["SIGKILL"]
+    assert [event["node"] for event in two.events("lost")] == [1]
+
+
+def test_nodes_may_leave_and_come_while_the_batch_stays(
+    tmp_path: Path, tokens: Path, nodes: Callable[..., Any], worker: Any, mine: Any, eventually: Callable[..., None]
+) -> None:
+    whole = worker("name=whole", *WORDS, "model.dropout=0", "eval.every=0", "log.tensorboard=false")
+    hold = f"callbacks=[{mine(HOLD)}:hold]"
+    run = new_run(tmp_path, "many", tokens, hold, "model.dropout=0", "eval.every=0")
+    some = nodes(run, workers=1, nodes="2..3")
+    for step in (7, 24):
+        (tmp_path / f"hold-{step}").touch()
+
+    first, second, third = some.begin(3)
+    eventually(lambda: last_step(run) >= 7 and some.worlds()[-1] == [0, 1, 2])
+    second.terminate()
+    (tmp_path / "hold-7").unlink()
+    assert second.wait(timeout=300) == 203
+    eventually(lambda: last_step(run) >= 24)
+    assert some.worlds()[-1] == [0, 2]
+    second = some.start(1)
+    eventually(lambda: some.events("regrouping")[1:])
+    (tmp_path / "hold-24").unlink()
+    assert [one.wait(timeout=300) for one in (first, second, third)] == [0, 0, 0], some.log.read_text()
+
+    assert some.worlds()[-3:] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+    one, many = losses(whole), losses(run)
+    assert many.keys() == one.keys()
+    assert max(abs(many[step] / one[step] - 1) for step in one) < 1e-5
+    assert_proven(run)
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == STEPS, "a step was trained twice, though all that left had saved"
+
+
+def test_a_script_of_torchruns_kind_runs_over_two_nodes(tmp_path: Path, nodes: Callable[..., Any]) -> None:
+    run = begin(load(None, [f"script={SCRIPT}", "name=tale"]).spec, runs=tmp_path).run
+    two = nodes(run, sys.executable, str(SCRIPT), "--steps", "100", workers=1)
+    assert [one.wait(timeout=300) for one in two.begin(2)] == [0, 0], two.log.read_text()
+    assert [(record["step"], record["world"]) for record in run.metrics()] == [(n, 2) for n in range(10, 101, 10)]
+    assert "[0] hi from 2 workers, beginning at step 1" in two.log.read_text()
