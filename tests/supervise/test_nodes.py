@@ -1,6 +1,5 @@
 """One run over several nodes: real supervisor processes over small worker scripts that need no torch."""
 
-import errno
 import json
 import os
 import signal
@@ -18,7 +17,6 @@ import pytest
 from stoker.rundir import DataRef, Exit, RunDir, write_json
 from stoker.spec.data import Data
 from stoker.spec.run import On, RunSpec, ScriptSpec, Until
-from stoker.supervise.__main__ import main
 
 Make = Callable[..., Any]
 
@@ -321,24 +319,6 @@ def test_one_node_whose_lock_was_lost_leaves_the_run_to_its_replacement(run: Run
     assert ended or leader_of(run)["id"] == "another"
 
 
-@pytest.mark.parametrize("nodes", [[], ["--nodes", "1", "--node", "0"], ["--nodes", "2", "--node", "0"]])
-def test_a_volume_without_locks_is_told_and_not_tried_again(
-    run: RunDir, nodes: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    address = ["--address", "127.0.0.1", "--port", "0"] if nodes else []
-    monkeypatch.setattr("fcntl.flock", refuse)
-    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *nodes, *address])
-    assert main() == 2
-    error = capsys.readouterr().err
-    assert "cannot be locked (No locks available)" in error
-    assert "with the option flock" in error
-    assert error.count("\n") == 1
-    assert run.holder() is None
-
-
 def test_a_script_over_two_nodes_is_asked_everywhere_and_has_the_curve_of_rank_0(tmp_path: Path, nodes: Make) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -395,23 +375,3 @@ def _is_closed(call: socket.socket) -> bool:
             return call.recv(4096) == b""
         except ConnectionResetError:
             return True
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--nodes", "3..2", "--node", "0"], "--nodes is 3..2"),
-        (["--nodes", "two", "--node", "0"], "--nodes is two"),
-        (["--nodes", "2"], "--node is not given"),
-        (["--nodes", "2", "--node", "0"], "--address is not given"),
-        (["--nodes", "2", "--node", "0", "--address", "192.0.2.1"], "cannot listen on 192.0.2.1:29400"),
-    ],
-)
-def test_a_place_that_cannot_be_is_refused_in_one_line(
-    run: RunDir, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *words])
-    assert main() == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert said in error

@@ -1,0 +1,57 @@
+"""A supervisor that cannot do its work says so in one line."""
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker.rundir import RunDir
+from stoker.spec.run import ScriptSpec
+from stoker.supervise.__main__ import main
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "tale")
+    run.create(ScriptSpec(name="tale", script="train.py"), None)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "3..2", "--node", "0"], "--nodes is 3..2"),
+        (["--nodes", "two", "--node", "0"], "--nodes is two"),
+        (["--nodes", "2"], "--node is not given"),
+        (["--nodes", "2", "--node", "0"], "--address is not given"),
+        (["--nodes", "2", "--node", "0", "--address", "192.0.2.1"], "cannot listen on 192.0.2.1:29400"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_in_one_line(
+    run: RunDir, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *words])
+    assert main() == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+
+
+@pytest.mark.parametrize("nodes", [[], ["--nodes", "1", "--node", "0"], ["--nodes", "2", "--node", "0"]])
+def test_a_volume_without_locks_is_told_and_not_tried_again(
+    run: RunDir, nodes: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    address = ["--address", "127.0.0.1", "--port", "0"] if nodes else []
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *nodes, *address])
+    assert main() == 2
+    error = capsys.readouterr().err
+    assert "cannot be locked (No locks available)" in error
+    assert "with the option flock" in error
+    assert error.count("\n") == 1
+    assert run.holder() is None
