@@ -10,7 +10,8 @@ import pytest
 from stoker.cli.main import main
 from stoker.rundir import RunDir
 
-KINDS = ["job", "pytorchjob"]
+KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
+KIND_WORDS = "pods,jobs.batch,jobsets,pytorchjobs,trainjobs,jobs.batch.volcano.sh"
 PATIENCE = 120.0
 LEAVES = (  # asked to end it takes a moment, as a save does, and then asks to be started again
     "import signal, sys, time, pathlib, os\n"
@@ -91,7 +92,7 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     assert owned["metadata"]["ownerReferences"][0]["name"] == run.name
     assert "hunter2" not in shown + (run.path / "place.json").read_text() + (run.path / "spec.yaml").read_text()
     assert "has ended" in stoker("stop", run.name)
-    assert namespace.kubectl("get", "pods,jobs", "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
+    assert namespace.kubectl("get", KIND_WORDS, "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
     assert "is not running" in stoker("stop", run.name)
     assert json.loads(stoker("ps", "--json"))[0]["state"] == "interrupted"
 

@@ -156,7 +156,18 @@ def test_check_kube_finds_all_there_is(lab, namespace, monkeypatch: pytest.Monke
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
     assert main(["check", "kube", "--namespace", namespace.name]) == 0
     out = capsys.readouterr().out
-    for name in ("cluster", "namespace", "rights", "nodes", "volumes", "pytorchjob", "DNS"):
+    for name in (
+        "cluster",
+        "namespace",
+        "rights",
+        "nodes",
+        "volumes",
+        "pytorchjob",
+        "jobset",
+        "trainjob",
+        "vcjob",
+        "DNS",
+    ):
         assert re.search(rf"ok +{name} ", out), out
     assert out.endswith("A run can be trained there.\n")
     assert main(["check", "kube", "--namespace", "nowhere", "--json"]) == 2
@@ -177,7 +188,7 @@ def test_check_kube_prints_the_role_that_would_do(lab, namespace, tmp_path: Path
     assert main(["check", "kube", "--namespace", namespace.name]) == 0
     out = capsys.readouterr().out
     assert "you may not see them" in out
-    assert re.search(r"better +job rights .*create pytorchjobs.*; on\.job=job needs none of it", out)
+    assert re.search(r"better +pytorchjob rights .*create pytorchjobs.*; on\.job=job needs none of it", out)
 
 
 def test_no_key_of_the_kubeconfig_is_left_in_the_temporary_folder(lab, tmp_path: Path) -> None:
