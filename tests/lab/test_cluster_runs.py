@@ -95,6 +95,8 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     assert namespace.kubectl("get", KIND_WORDS, "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
     assert "is not running" in stoker("stop", run.name)
     assert json.loads(stoker("ps", "--json"))[0]["state"] == "interrupted"
+    if job in ("jobset", "trainjob"):  # whose Job is told to go a moment after the pods
+        assert stoker("shell", run.name, "--", "ls", "/stoker").count("left-") == 2
 
 
 def test_a_master_and_its_workers_are_nodes_in_order(stoker: Stoker, namespace) -> None:

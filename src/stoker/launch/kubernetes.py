@@ -160,9 +160,14 @@ class Kubernetes:
         state = self.state(place)
         if state is None or state.state in ENDED:
             return False
-        there = self.cluster.delete(job_kind(place.job).KIND, place.run, foreground=True)
+        kind = job_kind(place.job)
+        if kind.STUBBORN:
+            self.cluster.patch(kind.KIND, place.run, {"spec": {"suspend": True}})
+        there = self.cluster.delete(kind.KIND, place.run, foreground=True)
         if there:
             with suppress(Forbidden):
+                for inner, name in kind.inside(place.run):  # or it would replace the pods
+                    self.cluster.delete(inner, name, foreground=True)
                 self.cluster.delete_all("Pod", labels={contract.LABEL_RUN: place.run})
         return there
 
