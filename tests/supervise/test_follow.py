@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.rundir import RunDir
+from stoker.spec.on import Nodes
 from stoker.spec.run import ScriptSpec
 from stoker.supervise.follow import Parting, follow
 from stoker.supervise.logfile import LogFile
@@ -37,7 +38,7 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def members(run: RunDir) -> Iterator[Members]:
-    members = Members(run, a_node(0), 0, patience=Patience(), note=lambda *_, **__: None)
+    members = Members(run, a_node(0), 0, nodes=Nodes("9"), patience=Patience(), note=lambda *_, **__: None)
     yield members
     members.close(None)
 
