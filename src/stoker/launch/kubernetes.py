@@ -100,6 +100,11 @@ class Kubernetes:
             self.cluster.apply(one, dry_run=True)
         return warnings
 
+    def check_scaled(self, spec: AnySpec, run: str) -> list[str]:
+        """The same of what a running run asks for anew when it gets other nodes."""
+        self._check_claim(spec.on)
+        return check_fits(needs(spec, run), self.discover().inventory, nodes=spec.on.nodes.most)
+
     def submit(self, submission: Submission, *, detached: bool = True) -> ClusterRunning:  # noqa: ARG002 (it always is)
         *others, owner = self._filled(submission)
         place = place_of(submission)

@@ -62,6 +62,11 @@ DnsLabel = Annotated[Text, Field(pattern=LABEL)]
 DnsName = Annotated[Text, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 
 
+class Autoscale(Section):
+    cpu: PositiveCount
+    """Percent of the cores that the pods ask for: a pod is added while they use more on average, one is taken away when they would do with fewer."""  # noqa: E501
+
+
 class On(Section):
     kind: Literal["local", "kubernetes"] = "local"
     """Where the run lives: this machine, or a Kubernetes cluster. All that stands below `max_restarts` is for Kubernetes alone."""  # noqa: E501
@@ -75,6 +80,8 @@ class On(Section):
     """Pods of the run: `2`, or `1..8`: as many as there is room for, and it goes on with fewer when some are lost."""
     job: Literal["job", "pytorchjob"] = "job"
     """What carries the pods: a plain Kubernetes `job`, or a `pytorchjob` of Kubeflow's training operator."""
+    autoscale: Autoscale | None = None
+    """Have Kubernetes choose how many of the `nodes` of a `pytorchjob` there are, by a HorizontalPodAutoscaler such as `{cpu: 80}`. Left out: as many as there is room for."""  # noqa: E501
     context: Text | None = None
     """The kubeconfig's context. Left out: its current one."""
     namespace: DnsLabel | None = None
@@ -127,6 +134,10 @@ class On(Section):
                     )
         if self.gpus is not None and self.workers != "auto" and 0 < self.gpus < self.workers:
             raise ValueError(f"workers is {self.workers}, and gpus {self.gpus}; set on.workers to {self.gpus} or less")
+        if self.autoscale and (self.job != "pytorchjob" or self.nodes.fixed):
+            raise ValueError("autoscale is for a pytorchjob of some nodes; set on.job to pytorchjob, on.nodes to 1..8")
+        if self.autoscale and self.cpu is None and self.instance is None:
+            raise ValueError("autoscale compares with the cores that a pod asks for; set on.cpu")
         if unknown := set(self.pod) - {"metadata", "spec"}:
             raise ValueError(f"pod has {min(unknown)}; write pod: {{spec: …}} or pod: {{metadata: …}}")
         return self

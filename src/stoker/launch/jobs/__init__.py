@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 from stoker.launch.pod import Task
+from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
 KEPT = 7 * 24 * 3600  # seconds that a job is kept when it has ended, for kubectl's sake; the run's records stay
@@ -36,6 +37,9 @@ class JobKind(Protocol):
 
     def node(self, pod: Object) -> int | None:
         """Which node of the run a pod is. Pure."""
+
+    def scaled(self, job: Object, nodes: Nodes) -> Object | None:
+        """A merge patch that gives it so many nodes while it runs; None: it has to be made anew. Pure."""
 
 
 def job_kind(name: str) -> JobKind:

@@ -5,6 +5,7 @@ from typing import Any
 from stoker.launch.jobs import KEPT, JobState
 from stoker.launch.pod import Task, template
 from stoker.spec import contract
+from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
 KIND = "Job"
@@ -49,6 +50,14 @@ def state(job: Object) -> JobState:
 def node(pod: Object) -> int | None:
     index = pod["metadata"].get("annotations", {}).get(INDEX) or pod["metadata"].get("labels", {}).get(INDEX)
     return None if index is None else int(index)
+
+
+def scaled(job: Object, nodes: Nodes) -> Object | None:
+    """When it is done cannot be said anew: one that waits for all its pods would wait for those without room."""
+    if not nodes.fixed and "successPolicy" not in job["spec"]:
+        return None
+    counts = {"completions": nodes.most, "parallelism": nodes.most}
+    return {"spec": counts | {"maxFailedIndexes": nodes.most - nodes.least}}
 
 
 def _failures() -> list[Object]:
