@@ -63,7 +63,7 @@ def scale(
     spec = run.any_spec()
     wanted, same = with_nodes(spec, nodes), spec.on.nodes == nodes
     job = _running_job(backend, run, place, nodes)
-    done = Scaled(was=spec.on.nodes, nodes=nodes, how="unchanged", warnings=backend.check_scaled(wanted, place.run))
+    done = Scaled(was=spec.on.nodes, nodes=nodes, how="unchanged", warnings=backend.check_scaled(wanted, place))
     patch = patched(place, job, spec, nodes)
     if patch is None:
         if same:
