@@ -46,6 +46,24 @@ def test_a_master_does_not_win_or_lose_its_first_worker(was: str, nodes: str) ->
     assert scaled("pytorchjob", was, nodes) is None
 
 
+def test_a_jobset_has_other_counts_in_the_job_that_it_has() -> None:
+    [job] = (scaled("jobset", "1", "3") or {})["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]
+    assert (job["name"], spec["completions"], spec["parallelism"], spec["maxFailedIndexes"]) == ("node", 3, 3, 0)
+    assert spec["template"]["spec"]["containers"]
+    assert scaled("jobset", "1..8", "2..9") is not None
+
+
+def test_a_jobset_that_may_lose_other_pods_is_made_anew() -> None:
+    assert scaled("jobset", "1..8", "2..4") is None
+    assert scaled("jobset", "2", "1..4") is None
+
+
+@pytest.mark.parametrize("job", ["trainjob", "vcjob"])
+def test_what_has_one_size_for_its_life_is_made_anew(job: str) -> None:
+    assert scaled(job, "1", "2") is None
+
+
 def test_pods_that_need_other_devices_among_several_are_made_anew() -> None:
     assert scaled("job", "1", "2", "on.instance=p4d.24xlarge") is None  # EFA
     assert scaled("job", "2", "3", "on.instance=p4d.24xlarge") is not None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from stoker.kube import Object
+from stoker.kube import Forbidden, HookSilent, Object, Refused
 from stoker.launch import secrets
 from stoker.launch.jobs import job_kind
 from stoker.launch.kubernetes import ENDED, PATIENCE, Kubernetes, reach
@@ -65,7 +65,8 @@ def scale(
     job = _running_job(backend, run, place, nodes)
     done = Scaled(was=spec.on.nodes, nodes=nodes, how="unchanged", warnings=backend.check_scaled(wanted, place))
     patch = patched(place, job, spec, nodes)
-    if patch is None:
+    held = patch is not None and holds(job, patch)
+    if patch is None or not (held or _takes(backend, place, patch)):
         if same:
             return done
         secrets.resolve(spec)
@@ -75,7 +76,6 @@ def scale(
         resubmit(wanted)
         return replace(done, how="resubmitted")
     committed()
-    held = holds(job, patch)
     was = _change(backend, place, spec, nodes, None if held else patch)
     if same:
         return replace(done, was=was, how="unchanged" if held and was == nodes else "live")
@@ -125,6 +125,17 @@ def _running_job(backend: Kubernetes, run: RunDir, place: PlaceRef, nodes: Nodes
     again = f"stoker launch {run.name} on.nodes={nodes}"
     remedy = f"Start another like it: {again} --new" if state == "done" else f"Go on with it at that size: {again}"
     raise UserError(f"run '{run.name}' does not run ({state})", remedy=remedy)
+
+
+def _takes(backend: Kubernetes, place: PlaceRef, patch: Object) -> bool:
+    """Whether the cluster lets it be changed so: a JobSet only where its operator is told to, by a feature gate."""
+    try:
+        backend.cluster.patch(job_kind(place.job).KIND, place.run, patch, dry_run=True)
+    except (Forbidden, HookSilent):
+        raise
+    except Refused:
+        return False
+    return True
 
 
 def _change(backend: Kubernetes, place: PlaceRef, spec: AnySpec, nodes: Nodes, patch: Object | None) -> str:
