@@ -93,7 +93,7 @@ def _jobset(kubectl: Kubectl) -> list[Object]:
     """Its own care for certificates is a minute of waiting, and a watch on every webhook."""
     objects = _kustomized(kubectl, golang.trainer() / "jobset-manifests" / "default")
     own = {"leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False}}
-    _configure(objects, own | {"metrics": {"bindAddress": "0"}})
+    _configure(objects, own | {"metrics": {"bindAddress": "0"}, "featureGates": {"ElasticJobSet": True}})
     [container] = _containers(objects)
     container["args"] = ["--config=/controller_manager_config.yaml"]
     return objects

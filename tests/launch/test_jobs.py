@@ -101,6 +101,13 @@ def test_an_elastic_pytorchjob_has_workers_alone_so_that_no_init_image_is_pulled
     assert spec["elasticPolicy"] == {"minReplicas": 2, "maxReplicas": 5, "rdzvBackend": "c10d"}
 
 
+def test_an_autoscaled_pytorchjob_has_the_metric_that_its_operator_makes_an_autoscaler_of() -> None:
+    words = ("on.nodes=1..64", "on.cpu=8", "on.autoscale={cpu: 90}")
+    policy = planned("pytorchjob", *words).objects[-1]["spec"]["elasticPolicy"]
+    target = {"type": "Utilization", "averageUtilization": 90}
+    assert policy["metrics"] == [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+
+
 def test_secrets_are_never_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "hunter2")
     submission = planned("job", "secrets=[TOKEN]")

@@ -46,11 +46,25 @@ def test_nodes_are_a_number_or_a_range() -> None:
         ("on.job=mpijob", "none of job, jobset, pytorchjob, trainjob, vcjob, auto"),
         ("on.runtime=torch", "runtime is for a trainjob, and job is job. Set on.job to trainjob"),
         ("on.queue_make={weight: 1}", "queue_make makes Volcano.s queue. Set on.queue to its name and on.job to vcjob"),
+        ("on.autoscale={cpu: 80}", r"autoscale is for a pytorchjob of some nodes\. Set on.job to pytorchjob"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(word: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         on_kubernetes(word)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["on.nodes=2", "on.cpu=2"], "autoscale is for a pytorchjob of some nodes"),
+        (["on.nodes=1..4"], r"compares with the cores that a pod asks for\. Set on.cpu"),
+        (["on.nodes=1..4", "on.cpu=2", "on.autoscale.cpu=0"], "It must be more than 0"),
+    ],
+)
+def test_an_autoscaler_needs_a_range_of_nodes_and_pods_that_ask_for_cores(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        on_kubernetes("on.job=pytorchjob", "on.autoscale={cpu: 80}", *words)
 
 
 def test_more_workers_than_gpus_are_refused() -> None:

@@ -8,6 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ LONGEST = 95  # characters of a name that a suffix is put to: a run's name has 1
 KILLED = -9
 ELSEWHERE = {"kubernetes": "stoker.api.cluster"}
 """What handles runs that do not live here; heavy, so by name."""
+SCALING = "stoker.launch.scaling"
+"""What gives them other nodes."""
 RECORDS = {"kubernetes": "stoker.observe.cluster_records"}
 """What reads what they have written down."""
 
@@ -100,6 +103,14 @@ class Run:
         """Ask it to save and end; `wait()` tells when it has. False when it does not run."""
         place = self._directory.place_ref()
         return bool(_elsewhere(place.kind).stop(self._directory)) if place else Local().stop(self._directory)
+
+    def scale(self, nodes: int | str) -> Any:
+        """More nodes or fewer while it runs in a cluster: 3, or "1..4". Tells `was`, `nodes`, `how` and `warnings`.
+
+        Raises UserError when it does not run there, or cannot have so many.
+        """
+        again = partial(go_on, runs=self.path.parent)
+        return importlib.import_module(SCALING).scale(self._directory, str(nodes), resubmit=again)
 
     def _code(self) -> int | None:
         """The exit code once it has ended; a run whose supervisor was killed has no word of its own."""

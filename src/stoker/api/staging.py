@@ -37,7 +37,7 @@ def stage(
 def staged(run: RunDir) -> list[Item]:
     """What to upload, the run directory last: once its spec.yaml is there, it is a run. Its paths are the volume's.
 
-    How it ended before, if it did, is forgotten: it goes on.
+    How it ended before, if it did, is forgotten: it goes on. So is how many nodes it was told to have while it ran.
     """
     items: list[Item] = []
     files: dict[str, Path | bytes] = {}
@@ -55,7 +55,8 @@ def staged(run: RunDir) -> list[Item]:
     files[contract.SPEC_FILE] = run.path / contract.SPEC_FILE
     folders = (contract.LEDGER_DIR, contract.LOGS_DIR, contract.CHECKPOINTS_DIR)
     into = f"{contract.VOLUME_RUNS}/{run.name}"
-    return [*_once(items), Item(files=files, into=into, folders=folders, gone=(contract.EXIT_FILE,))]
+    gone = (contract.EXIT_FILE, f"{contract.MEMBERS_DIR}/{contract.NODES_FILE}")
+    return [*_once(items), Item(files=files, into=into, folders=folders, gone=gone)]
 
 
 def _tokens(folder: Path, key: str) -> list[Item]:

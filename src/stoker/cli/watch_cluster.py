@@ -37,6 +37,7 @@ def details(one: ClusterView) -> str:
             f"{f'context {one.context}' if one.context else 'the one this pod is in'}, namespace {one.namespace}",
         ),
         ("job", one.job),
+        ("nodes", one.wanted),
         ("pods", ", ".join(f"{count} {state}" for state, count in states.most_common()) or "none"),
         ("on", f"{machines} node{'s' * (machines != 1)} of the cluster"),
         ("image", ", ".join(images)),

@@ -63,12 +63,15 @@ class Cluster:
         made: Object = response.json()
         return made
 
-    def patch(self, kind_name: str, name: str, patch: Object, *, namespace: str | None = None) -> Object:
+    def patch(
+        self, kind_name: str, name: str, patch: Object, *, namespace: str | None = None, dry_run: bool = False
+    ) -> Object:
         """A merge patch: null takes a key away."""
         kind, where = self.kind(kind_name), namespace or self.namespace
         response = self._session.request(
             "PATCH",
             f"{kind.path(where)}/{name}",
+            params={"dryRun": "All"} if dry_run else None,
             content=json.dumps(patch).encode(),
             headers={"Content-Type": "application/merge-patch+json"},
             verb="patch",

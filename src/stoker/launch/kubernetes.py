@@ -120,6 +120,11 @@ class Kubernetes:
             self._apply(one, dry_run=True)
         return warnings
 
+    def check_scaled(self, spec: AnySpec, place: PlaceRef) -> list[str]:
+        """The same for a run that is there and gets other nodes."""
+        preconditions.check(self.cluster, spec.on, place.job)
+        return check_fits(needs(spec, place.run), self.discover().inventory, nodes=spec.on.nodes.most)
+
     def submit(self, submission: Submission, *, detached: bool = True) -> ClusterRunning:  # noqa: ARG002 (it always is)
         *others, owner = self._filled(submission)
         place = place_of(submission)

@@ -66,11 +66,15 @@ class Remote:
 
     def ask(self, verb: str, *words: str) -> Iterator[str]:
         """The lines that `stoker VERB RUN …` prints there. What it complains of is raised here."""
+        return self.program(verb, "-m", "stoker", verb, self.folder, *words)
+
+    def program(self, verb: str, *argv: str) -> Iterator[str]:
+        """The lines that `python3 …` prints there for that verb."""
         wrong: Cut | None = None
         for pod in [*self.live(), None]:
             told = False
             try:
-                for line in self.ask_pod(pod or self._seeing(), verb, *words):
+                for line in self._lines(pod or self._seeing(), verb, *argv):
                     told = True
                     yield line
                 return
@@ -81,7 +85,10 @@ class Remote:
         raise Unseen(f"no pod can read the volume of run '{self.ref.run}' ({wrong})", remedy="Try again")
 
     def ask_pod(self, pod: str, verb: str, *words: str) -> Iterator[str]:
-        command = self.execute(pod, [*PYTHON, "-m", "stoker", verb, self.folder, *words])
+        return self._lines(pod, verb, "-m", "stoker", verb, self.folder, *words)
+
+    def _lines(self, pod: str, verb: str, *argv: str) -> Iterator[str]:
+        command = self.execute(pod, [*PYTHON, *argv])
         try:
             yield from command.lines()
         finally:

@@ -35,6 +35,8 @@ class ClusterView(RunView):
     namespace: str
     job: str
     """Kind and state of what carries its pods."""
+    wanted: str
+    """How many nodes it is to have."""
     image: str
     volume: str
     pods: list[PodRow]
@@ -84,6 +86,7 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
         context=place.context,
         namespace=place.namespace,
         job=f"{kind.KIND} {place.run}: {state.state if state else 'gone'}",
+        wanted=run.any_spec().on.nodes,
         image=place.image,
         volume=place.volume,
         pods=pods,

@@ -21,6 +21,7 @@ LOCK_FILE: Final = "lock"
 PLACE_FILE: Final = "place.json"  # of a run that lives in a cluster: where
 SEEN_FILE: Final = "seen.json"  # beside it: what its records last said
 MEMBERS_DIR: Final = ".members"  # hidden: how the nodes of a run find each other is no part of its records
+NODES_FILE: Final = "nodes"  # in it: how many there are to be, where that was said anew since the launch
 TOKENIZER_DIR: Final = "tokenizer"
 LEDGER_DIR: Final = "ledger"
 LOGS_DIR: Final = "logs"

@@ -62,6 +62,11 @@ DnsLabel = Annotated[Text, Field(pattern=LABEL)]
 DnsName = Annotated[Text, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 
 
+class Autoscale(Section):
+    cpu: PositiveCount
+    """Percent of the cores that the pods ask for: a pod is added while they use more on average, one is taken away when they would do with fewer."""  # noqa: E501
+
+
 class On(Section):
     kind: Literal["local", "kubernetes"] = "local"
     """Where the run lives: this machine, or a Kubernetes cluster. All that stands below `max_restarts` is for Kubernetes alone."""  # noqa: E501
@@ -81,6 +86,8 @@ class On(Section):
     """Volcano's Queue is made with this spec when the cluster has none of that name, such as `{weight: 1, capability: {cpu: 8}}`. It stays when the run has ended."""  # noqa: E501
     runtime: DnsName | None = None
     """The ClusterTrainingRuntime under a `trainjob`, such as `torch-distributed`: the run's own things are laid over it as runtimePatches. Left out: the run brings its own."""  # noqa: E501
+    autoscale: Autoscale | None = None
+    """Have Kubernetes choose how many of the `nodes` of a `pytorchjob` there are, by a HorizontalPodAutoscaler such as `{cpu: 80}`. Left out: as many as there is room for."""  # noqa: E501
     context: Text | None = None
     """The kubeconfig's context. Left out: its current one."""
     namespace: DnsLabel | None = None
@@ -137,6 +144,10 @@ class On(Section):
             raise ValueError(f"runtime is for a trainjob, and job is {self.job}; set on.job to trainjob")
         if self.queue_make is not None and (self.queue is None or self.job not in ("vcjob", "auto")):
             raise ValueError("queue_make makes Volcano's queue; set on.queue to its name and on.job to vcjob")
+        if self.autoscale and (self.job != "pytorchjob" or self.nodes.fixed):
+            raise ValueError("autoscale is for a pytorchjob of some nodes; set on.job to pytorchjob, on.nodes to 1..8")
+        if self.autoscale and self.cpu is None and self.instance is None:
+            raise ValueError("autoscale compares with the cores that a pod asks for; set on.cpu")
         if unknown := set(self.pod) - {"metadata", "spec"}:
             raise ValueError(f"pod has {min(unknown)}; write pod: {{spec: …}} or pod: {{metadata: …}}")
         return self

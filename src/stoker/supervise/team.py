@@ -14,10 +14,9 @@ Seats = dict[int, tuple[Node, int]]
 class Team(Crew):
     """Ours are started here already; the others are told to start theirs."""
 
-    def __init__(self, members: Members, ours: Workers, seats: Seats, launch: Launch, *, most: int) -> None:
-        """`most` nodes may take part."""
+    def __init__(self, members: Members, ours: Workers, seats: Seats, launch: Launch) -> None:
         self.world = launch.world
-        self._members, self._ours, self._seats, self._most = members, ours, seats, most
+        self._members, self._ours, self._seats = members, ours, seats
         self._attempt = launch.attempt
         self._ended: dict[int, int] = {}
         self._deaths: dict[int, Death] = {}
@@ -40,8 +39,11 @@ class Team(Crew):
     def change(self) -> str | None:
         if self._leaver:
             return f"{self._leaver} leaves"
-        fresh = [node for peer, node in self._members.here().items() if peer not in self._seats]
-        if fresh and 1 + len(self._seats) < self._most:
+        here, nodes, seated = self._members.here(), self._members.nodes, 1 + len(self._seats)
+        if seated > nodes.most > self._members.me.node:  # a leader that has to go is told so by the platform
+            return f"the run is scaled to {nodes} node{'s' * (nodes != '1')}"
+        fresh = [node for peer, node in here.items() if peer not in self._seats]
+        if fresh and seated < nodes.most and 1 + len(here) >= nodes.least:
             return f"{fresh[0]} has come"
         return None
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, cast
 
 from stoker.kube.kinds import key_of
 from stoker.launch.pod import Task
+from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
 KEPT = 7 * 24 * 3600  # seconds that a job is kept when it has ended, for kubectl's sake; the run's records stay
@@ -58,6 +59,9 @@ class JobKind(Protocol):
 
     def trials(self, objects: Sequence[Object]) -> list[Object]:
         """What the API server is asked to try before anything is made. Pure."""
+
+    def scaled(self, job: Object, nodes: Nodes) -> Object | None:
+        """A merge patch that gives it so many nodes while it runs; None: it has to be made anew. Pure."""
 
 
 def job_kind(name: str) -> JobKind:

@@ -7,6 +7,7 @@ from stoker.launch.jobs import KEPT, JobState
 from stoker.launch.pod import Task
 from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
+from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
 KIND = "Job"
@@ -55,6 +56,14 @@ def template(objects: Sequence[Object]) -> Object:
 
 def trials(objects: Sequence[Object]) -> list[Object]:
     return list(objects)
+
+
+def scaled(job: Object, nodes: Nodes) -> Object | None:
+    """When it is done cannot be said anew: one that waits for all its pods would wait for those without room."""
+    if not nodes.fixed and "successPolicy" not in job["spec"]:
+        return None
+    counts = {"completions": nodes.most, "parallelism": nodes.most}
+    return {"spec": counts | {"maxFailedIndexes": nodes.most - nodes.least}}
 
 
 def indexed(task: Task, pod: Object, *, container: str = CONTAINER) -> Object:

@@ -5,9 +5,11 @@ from typing import Any, Literal
 
 from stoker.launch.jobs import KEPT, JobState
 from stoker.launch.jobs.job import NODE, indexed, node
+from stoker.launch.jobs.job import scaled as scaled_job
 from stoker.launch.pod import Task
 from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
+from stoker.spec.on import Nodes
 
 __all__ = ["node"]  # as in a plain Job
 
@@ -56,6 +58,16 @@ def trials(objects: Sequence[Object]) -> list[Object]:
     """The controller makes the Job later, and nobody would hear what is wrong with it."""
     *_, owner = objects
     return [*objects, inner(owner["metadata"], owner["spec"])]
+
+
+def scaled(job: Object, nodes: Nodes) -> Object | None:
+    """Of its Job the two counts alone can be changed, and not how many pods may fail. A list is replaced whole."""
+    [replicated] = job["spec"]["replicatedJobs"]
+    made = replicated["template"]
+    patch = scaled_job(made, nodes)
+    if patch is None or patch["spec"]["maxFailedIndexes"] != made["spec"].get("maxFailedIndexes"):
+        return None
+    return {"spec": {"replicatedJobs": [replicated | {"template": made | {"spec": made["spec"] | patch["spec"]}}]}}
 
 
 def jobs(task: Task, job: Object, *, labels: dict[str, str] | None = None) -> Object:

@@ -7,6 +7,7 @@ from stoker.launch.jobs import KEPT, JobState
 from stoker.launch.pod import Task
 from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
+from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
 KIND = "PyTorchJob"
@@ -36,6 +37,8 @@ def manifest(task: Task) -> list[Object]:
     else:
         replicas = {"Worker": _replicas(nodes.most, pod_template(task, node=index))}
         spec["elasticPolicy"] = {"minReplicas": nodes.least, "maxReplicas": nodes.most, "rdzvBackend": "c10d"}
+        if autoscale := task.spec.on.autoscale:
+            spec["elasticPolicy"]["metrics"] = [_metric("cpu", autoscale.cpu)]
     spec["pytorchReplicaSpecs"] = replicas
     return [{"apiVersion": "kubeflow.org/v1", "kind": KIND, "metadata": task.metadata, "spec": spec}]
 
@@ -77,6 +80,23 @@ def template(objects: Sequence[Object]) -> Object:
 
 def trials(objects: Sequence[Object]) -> list[Object]:
     return list(objects)
+
+
+def scaled(job: Object, nodes: Nodes) -> Object | None:
+    """Its bounds, which an autoscaler of it has too, and what its scale subresource writes, in one change."""
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    if "Master" not in replicas:
+        bounds = {"minReplicas": nodes.least, "maxReplicas": nodes.most}
+        return {"spec": {"elasticPolicy": bounds, "pytorchReplicaSpecs": {"Worker": {"replicas": nodes.most}}}}
+    if not nodes.fixed or nodes.most == 1 or "Worker" not in replicas:  # the operator leaves the last Workers be
+        return None
+    return {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": nodes.most - 1}}}}
+
+
+def _metric(resource: str, percent: int) -> Object:
+    """The operator makes a HorizontalPodAutoscaler of it, with the policy's bounds."""
+    target = {"type": "Utilization", "averageUtilization": percent}
+    return {"type": "Resource", "resource": {"name": resource, "target": target}}
 
 
 def _replicas(number: int, pod: Object) -> Object:

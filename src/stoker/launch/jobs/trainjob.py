@@ -11,6 +11,7 @@ from stoker.launch.pod import Task
 from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.on import Nodes
 
 __all__ = ["node"]  # as in a plain Job
 
@@ -91,6 +92,11 @@ def trials(objects: Sequence[Object]) -> list[Object]:
     *others, owner = objects
     runtime = next((one for one in others if one["kind"] == "TrainingRuntime"), None)
     return [*others, inner(owner["metadata"], runtime["spec"]["template"]["spec"])] if runtime else list(objects)
+
+
+def scaled(job: Object, nodes: Nodes) -> Object | None:  # noqa: ARG001 (as in all kinds)
+    """The number of nodes of a TrainJob cannot be changed while it runs."""
+    return None
 
 
 def _over_the_clusters(task: Task, pod: Object) -> Object:

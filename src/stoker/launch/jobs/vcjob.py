@@ -8,6 +8,7 @@ from stoker.launch.jobs.job import TRIES
 from stoker.launch.pod import Task
 from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
+from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
 KIND = "Job.batch.volcano.sh"
@@ -95,6 +96,11 @@ def trials(objects: Sequence[Object]) -> list[Object]:
     if any(one["kind"] == "Queue" for one in others):
         owner = owner | {"spec": owner["spec"] | {"queue": DEFAULT_QUEUE}}
     return [*others, owner]
+
+
+def scaled(job: Object, nodes: Nodes) -> Object | None:  # noqa: ARG001 (as in all kinds)
+    """Gangs are placed as a whole: one of another size is another."""
+    return None
 
 
 def _queue(name: str, spec: Object) -> Object:
