@@ -43,9 +43,10 @@ def why(args: argparse.Namespace) -> int:
 
 
 def verdict(found: Diagnosis) -> Record:
-    first, *others = [one.model_dump() for one in found.causes] or [None]
+    """The first cause, the others, and why the records were not read."""
     nothing: Record = {"id": None, "cause": None, "remedy": None, "count": 0}
-    return (first or nothing) | {"others": others, "unread": found.unread}
+    first, *others = [one.model_dump() for one in found.causes] or [nothing]
+    return first | {"others": others, "unread": found.unread}
 
 
 def _line(state: str, one: Finding) -> str:

@@ -200,7 +200,8 @@ class QueueFact:
     state: str
     """Open, Closed, missing, full, or the cluster has nothing that serves it: none."""
     said: str = ""
-    others: str = ""
+    known: str = ""
+    """Queues that are there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,6 @@ from stoker.spec import contract
 
 Object = dict[str, Any]
 STEADY = 120.0  # seconds after which a pod is taken to have got over what ended the one before it
-MACHINES = ("ready", "lost", "gone")
 
 
 def newest(pods: Iterable[Object], node: Callable[[Object], int | None]) -> list[tuple[Object, list[Object]]]:
@@ -131,8 +130,8 @@ def _machine(name: str, machines: Mapping[str, Machine] | None) -> str:
     return "lost" if sick else "ready"
 
 
-def _memory(pod: Object, machines: Mapping[str, Machine] | None) -> dict[str, str]:
-    ours = next((one for one in pod["spec"]["containers"] if one["name"] == contract.CONTAINER), {})
+def _memory(pod: Object, machines: Mapping[str, Machine] | None) -> dict[str, Any]:
+    ours: Object = next((one for one in pod["spec"]["containers"] if one["name"] == contract.CONTAINER), {})
     limit = (ours.get("resources", {}).get("limits") or {}).get("memory")
     if not limit:
         return {}

@@ -28,7 +28,7 @@ def _of_volcano(cluster: Cluster, name: str) -> QueueFact:
     found = cluster.get("Queue", name)
     if found is None:
         known = ", ".join(one["metadata"]["name"] for one in cluster.list("Queue", limit=10))
-        return QueueFact(queue=name, state="missing", others=others)
+        return QueueFact(queue=name, state="missing", known=known)
     return QueueFact(queue=name, state=(found.get("status") or {}).get("state") or "Open")
 
 
@@ -38,7 +38,7 @@ def _of_kueue(cluster: Cluster, place: PlaceRef, name: str) -> QueueFact:
     _knows(cluster, "LocalQueue", KUEUE)
     if cluster.get("LocalQueue", name) is None:
         known = ", ".join(one["metadata"]["name"] for one in cluster.list("LocalQueue", limit=10))
-        return QueueFact(queue=name, state="missing", others=others)
+        return QueueFact(queue=name, state="missing", known=known)
     for workload in cluster.list("Workload"):
         owners = workload["metadata"].get("ownerReferences") or []
         if not any(owner["name"] == place.run for owner in owners):

@@ -21,9 +21,7 @@ FRESH = 200  # logged steps that are looked at
 LATELY = 10  # of them that are now
 HINDMOST = 100  # lines of a log in which its error is looked for
 SCARCE = 16 * 2**20  # bytes: with fewer nothing can be saved
-ERROR = re.compile(
-    r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault)\b.*|^(?:rank \d+|stoker): .*|^terminate called.*"
-)
+ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault)\b|(?:rank \d+|stoker): |terminate called")
 
 
 def run_fact(run: RunDir) -> RunFact:

@@ -7,7 +7,7 @@ from stoker.kube import Cluster
 from stoker.launch.remote import Remote
 from stoker.launch.transfer.frames import Cut
 from stoker.observe.facts import RecordFact
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import PlaceRef, Record, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
@@ -35,7 +35,7 @@ class Asked:
     def _ask(self) -> None:
         try:
             told = json.loads(self._text())
-            words = {key: self._here(value) for key, value in told["record"].items()}
+            words: Record = {key: self._here(value) for key, value in told["record"].items()}
             self.state, self._record = str(told["run"]["state"]), RecordFact(**words)
         except StokerError as e:
             self._unread = e.problem

@@ -131,9 +131,8 @@ def findings(facts: Facts, some: Iterable[Rule] | None = None) -> list[Finding]:
 def _finding(rule: Rule, facts: Facts) -> Finding | None:
     if _holds(rule.run, facts.run) is None:
         return None
-    fitting = [
-        (thing, groups) for thing in _things(rule.of, facts) if (groups := _holds(rule.where, thing)) is not None
-    ]
+    tried = ((thing, _holds(rule.where, thing)) for thing in _things(rule.of, facts))
+    fitting = [(thing, groups) for thing, groups in tried if groups is not None]
     if not fitting:
         return None
     thing, groups = fitting[0]
