@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 from stoker.cli import output
 from stoker.cli.places import runs_argument
-from stoker.observe.diagnose import Diagnosis, diagnose, gather
+from stoker.observe.diagnose import Diagnosis, as_record, diagnose, gather
 from stoker.observe.rules import Finding
 from stoker.observe.runs import find
-from stoker.rundir import Record, RunDir
+from stoker.rundir import RunDir
 from stoker.spec import contract
 
 FINE = {
@@ -35,18 +35,11 @@ def why(args: argparse.Namespace) -> int:
         return contract.EXIT_DONE
     found = diagnose(run)
     if args.json:
-        print(json.dumps({"run": run.name, "state": found.state} | verdict(found)))
+        print(json.dumps({"run": run.name, "state": found.state} | as_record(found)))
         return contract.EXIT_DONE
     shown = found.causes if args.all else found.causes[:1]
     print("\n".join(_line(found.state, one) for one in shown) or _fine(run, found))
     return contract.EXIT_DONE
-
-
-def verdict(found: Diagnosis) -> Record:
-    """The first cause, the others, and why the records were not read."""
-    nothing: Record = {"id": None, "cause": None, "remedy": None, "count": 0}
-    first, *others = [one.model_dump() for one in found.causes] or [nothing]
-    return first | {"others": others, "unread": found.unread}
 
 
 def _line(state: str, one: Finding) -> str:

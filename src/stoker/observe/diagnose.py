@@ -7,7 +7,7 @@ from typing import Any
 from stoker.observe.facts import Facts
 from stoker.observe.record_facts import record_fact, run_fact
 from stoker.observe.rules import Finding, findings
-from stoker.rundir import RunDir
+from stoker.rundir import Record, RunDir
 
 ELSEWHERE = {"kubernetes": "stoker.observe.cluster_facts"}
 """What gathers facts of runs that do not live here; heavy, so by name."""
@@ -27,6 +27,13 @@ class Diagnosis:
 def diagnose(run: RunDir) -> Diagnosis:
     facts = gather(run)
     return Diagnosis(state=facts.run.state, step=facts.run.step, causes=findings(facts), unread=facts.unread)
+
+
+def as_record(found: Diagnosis) -> Record:
+    """The first cause, the others, and why the records were not read."""
+    nothing: Record = {"id": None, "cause": None, "remedy": None, "count": 0}
+    first, *others = [one.model_dump() for one in found.causes] or [nothing]
+    return first | {"others": others, "unread": found.unread}
 
 
 def gather(run: RunDir) -> Facts:

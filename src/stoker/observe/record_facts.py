@@ -49,7 +49,7 @@ def record_fact(run: RunDir) -> RecordFact:
         trouble = {"reason": exit.reason, "advice": exit.remedy}
     return RecordFact(
         **trouble,
-        **_saving(events),
+        **_saving(events, logged),
         **(_speed(logged, events) if running else {}),
         **_leader(run),
         full=_is_full(run),
@@ -113,14 +113,15 @@ def _waiting(events: list[Record], logged: list[Record]) -> dict[str, Any]:
     return found
 
 
-def _saving(events: list[Record]) -> dict[str, Any]:
+def _saving(events: list[Record], logged: list[Record]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    trained = logged[0]["time"] if logged else 0.0
     for event in events:
         if event["kind"] == "checkpoint failed":
             found["unsaved"] = str(event["reason"])
         elif event["kind"] == "checkpoint":
             found = {}
-        elif event["kind"] == "fallback":
+        elif event["kind"] == "fallback" and event["time"] > trained:
             found["damaged"] = f"that of step {event['step']}: {event['reason']}"
     return found
 

@@ -137,7 +137,7 @@ def _finding(rule: Rule, facts: Facts) -> Finding | None:
         return None
     thing, groups = fitting[0]
     words = _values(facts.run) | _values(thing) | groups | {"others": _others(len(fitting) - 1)}
-    shown = {key: _word(value) for key, value in words.items()}
+    shown = {key: _word(value) for key, value in words.items()} | {"others": words["others"]}
     return Finding(
         id=rule.id,
         cause=_line(rule.cause.format_map(shown)),
