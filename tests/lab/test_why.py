@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import threading
 import time
@@ -21,6 +22,7 @@ import pytest
 import yaml
 
 from lab import fake
+from lab.kubectl import Kubectl
 from lab.places import LAPTOP, NODES, REGISTRY, STATE
 from stoker.api.cluster import with_image
 from stoker.cli.main import main
@@ -36,6 +38,7 @@ PATIENCE = 120.0
 QUICK = 10.0  # seconds that an answer may take
 WORKERS = fake.MARK
 NAP = {"command": ["sleep", "3600"]}
+RESOURCES = {"vcjob": "jobs.batch.volcano.sh"}
 
 
 def container(**fields: Any) -> dict[str, Any]:
@@ -65,6 +68,10 @@ class Fault:
     """What stands for the words in capitals."""
     good: str = "Running"
     """Its pods, when it is mended."""
+    home: str = ""
+    """A namespace of its own, with that trouble."""
+    kind: str = ""
+    """The one that it befalls alone."""
 
 
 NEWS = "import sys, time; node = sys.argv[1]; "
@@ -144,7 +151,12 @@ FAULTS = [
         mend="",
     ),
     Fault(
-        id="out-of-memory", says=("48 MiB of memory",), words=("on.memory=48MiB",), pod=python(GREEDY), naps=False, mend="stoker",
+        id="out-of-memory",
+        says=("48 MiB of memory",),
+        words=("on.memory=48MiB",),
+        pod=python(GREEDY),
+        naps=False,
+        mend="stoker",
         good="",
     ),
     Fault(
@@ -157,6 +169,16 @@ FAULTS = [
     Fault(id="pod-deadline", says=("took longer",), pod={"spec": {"activeDeadlineSeconds": 1}}, mend=""),
     Fault(id="pod-deleted", says=("somebody deleted",), words=("on.grace=1h",), after="delete", mend=""),
     Fault(id="pod-stuck", says=("finalizer",), after="hold", mend="kubectl", good="gone"),
+    Fault(id="quota", says=("quota tight", "requests.cpu=100m"), words=("on.cpu=0.1",), home="quota", mend="quota"),
+    Fault(id="webhook-down", says=("webhook why.example.com",), home="webhook"),
+    Fault(id="namespace-ending", says=("is being deleted",), home="ending", mend=""),
+    Fault(
+        id="queue-over-capacity",
+        says=("insufficient cpu",),
+        words=("on.cpu=0.2", "on.queue=NAME"),
+        kind="vcjob",
+        mend="",
+    ),
     Fault(id="job-gone", says=("not in the cluster",), after="gone", mend=""),
 ]  # fmt: skip
 PAIRS = [  # look-alikes: pending alike, failing alike, gone alike
@@ -199,26 +221,42 @@ class Bed:
     nodes: str
     """The name of the fake nodes."""
 
+    def home(self, fault: Fault) -> Any:
+        """Its namespace, with the trouble that it has."""
+        if not fault.home:
+            return self.namespace
+        name = f"{self.namespace.name}-{fault.home}"
+        self.lab.kubectl("create", "namespace", name)
+        kubectl = replace(self.lab.kubectl, namespace=name)
+        kubectl.apply(claim(self.namespace.volume), *troubles(fault.home, name))
+        return replace(self.namespace, name=name, kubectl=kubectl)
+
     def plant(self, fault: Fault, job: str) -> RunDir:
         """As `launch` would leave it in the cluster, had nothing been looked at before."""
+        home = self.home(fault)
         name = f"{fault.id[:30]}-{uuid.uuid4().hex[:4]}"
         pod = merged(container(image=self.lab.bare, **NAP), fault.pod) if fault.naps else fault.pod
         text = json.dumps(pod).replace("LOCKED", self.locked).replace("BARE", self.lab.bare)
         words = ["script=train.py", f"name={name}", "on.kind=kubernetes", f"on.job={job}", "on.grace=1s"]
-        words += [f"on.namespace={self.namespace.name}", f"on.volume={self.namespace.volume}", f"on.pod={text}"]
+        words += [f"on.namespace={home.name}", f"on.volume={self.namespace.volume}", f"on.pod={text}"]
         words += [f"on.image=http://{self.lab.base}", f"on.registry=http://{REGISTRY}/tests/runs"]
         words += [word.replace("NAME", self.nodes) for word in fault.words]
         spec = load(None, words).spec
         run = RunDir(self.folder / "runs" / name)
         run.create(spec, None)
-        planned = plan(with_image(spec), replace(NO_CLUSTER, namespace=self.namespace.name), run.path)
-        self.namespace.kubectl.apply(*planned.objects)
+        planned = plan(with_image(spec), replace(NO_CLUSTER, namespace=home.name), run.path)
+        for one in planned.objects:
+            home.kubectl.apply(one)
         context = yaml.safe_load(self.lab.kubeconfig.read_text())["current-context"]
         run.write_place(place_of(planned, context=context))
         return run
 
     def pods(self, run: RunDir) -> list[dict[str, Any]]:
-        return self.namespace.kubectl.json("get", "pods", "-l", f"stoker.dev/run={run.name}")["items"]
+        place = run.place_ref()
+        assert place is not None
+        return replace(self.lab.kubectl, namespace=place.namespace).json(
+            "get", "pods", "-l", f"stoker.dev/run={run.name}"
+        )["items"]
 
     def awaited(self, run: RunDir, phase: str) -> list[dict[str, Any]]:
         return wait(lambda: (pods := self.pods(run)) and all(one["status"]["phase"] == phase for one in pods) and pods)
@@ -226,8 +264,10 @@ class Bed:
     def befall(self, fault: Fault, run: RunDir, job: str) -> None:
         """What happens to a run that was well."""
         kubectl, place = self.namespace.kubectl, run.place_ref()
-        owner = f"{job}/{run.name}"
-        if fault.after == "suspend":
+        owner = f"{RESOURCES.get(job, job)}/{run.name}"
+        if fault.home == "ending":
+            self.lab.kubectl("delete", "namespace", str(place and place.namespace), "--wait=false")
+        elif fault.after == "suspend":
             self.awaited(run, "Running")
             suspended = {"runPolicy": {"suspend": True}} if job == "pytorchjob" else {"suspend": True}
             kubectl("patch", owner, "--type=merge", "-p", json.dumps({"spec": suspended}))
@@ -253,15 +293,57 @@ def bed(lab, namespace, tmp_path: Path, stoker) -> Iterator[Bed]:  # noqa: ARG00
     fake.have(2, named=named)
     try:
         lab.kubectl("cordon", f"{named}-00001")
+        lab.kubectl.apply(queue(named))
         with locked_registry() as locked:
             yield Bed(lab, namespace, tmp_path, locked, named)
     finally:
         lab.kubectl("label", "nodes", "--all", "team-")
+        lab.kubectl("delete", "validatingwebhookconfiguration", f"{namespace.name}-webhook", "--ignore-not-found")
+        for trouble in ("quota", "webhook", "ending"):
+            release(lab.kubectl, f"{namespace.name}-{trouble}")
+        lab.kubectl("delete", "queue", named, "--ignore-not-found", check=False)
         fake.have(0, named=named)
 
 
-def kinds_of(index: int, kinds: list[str]) -> str:
-    return kinds[index % len(kinds)]
+def queue(name: str) -> dict[str, Any]:
+    spec = {"weight": 1, "capability": {"cpu": "100m"}}
+    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+
+
+def troubles(home: str, name: str) -> list[dict[str, Any]]:
+    """What makes a namespace a bad place."""
+    if home == "quota":
+        spec = {"hard": {"requests.cpu": "50m"}}
+        return [{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}, "spec": spec}]
+    if home == "ending":
+        meta = {"name": "held", "finalizers": ["example.com/held"]}
+        return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}]
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    hook = {
+        "name": "why.example.com",
+        "rules": [rule],
+        "clientConfig": {"service": {"name": "nobody", "namespace": name}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 2,
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    return [head | {"metadata": {"name": name}, "webhooks": [hook]}]
+
+
+def release(kubectl: Kubectl, name: str) -> None:
+    """Have a namespace go, whatever holds it."""
+    inside = replace(kubectl, namespace=name)
+    free = json.dumps({"metadata": {"finalizers": None}})
+    inside("patch", "configmap", "held", "--type=merge", "-p", free, check=False)
+    inside("delete", ",".join(RESOURCES.get(kind, f"{kind}s") for kind in KINDS), "--all", "--wait=false", check=False)
+    inside("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", check=False)
+    kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+def kinds_of(fault: Fault, index: int, kinds: list[str]) -> str:
+    return fault.kind or kinds[index % len(kinds)]
 
 
 @pytest.mark.parametrize(
@@ -270,9 +352,9 @@ def kinds_of(index: int, kinds: list[str]) -> str:
 def test_each_fault_is_told_by_its_cause_and_its_remedy_works(kinds: list[str], bed: Bed, stoker) -> None:
     planted = {}
     for n, fault in enumerate(FAULTS):
-        planted[fault.id] = (fault, bed.plant(fault, kinds_of(n, kinds)))
+        planted[fault.id] = (fault, bed.plant(fault, kinds_of(fault, n, kinds)))
     for n, (fault, run) in enumerate(planted.values()):
-        bed.befall(fault, run, kinds_of(n, kinds))
+        bed.befall(fault, run, kinds_of(fault, n, kinds))
     told = causes({name: run for name, (_, run) in planted.items()})
     wrong = [f"{name}: {found}" for name, found in told.items() if found is None or found.id != name]
     for name, (fault, _) in planted.items():
@@ -313,6 +395,11 @@ def type_remedy(bed: Bed, fault: Fault, remedy: str) -> bool:
     if fault.mend == "claim":
         bed.namespace.kubectl.apply(claim("nothing"))
         return True
+    if fault.mend == "quota":
+        line = re.search(r"kubectl [^;]*", remedy.replace("VALUE", "1"))
+        assert line, remedy
+        subprocess.run(shlex.split(line[0]), check=True)
+        return True
     if not fault.mend.startswith("kubectl"):
         return False
     line = re.search(rf"{fault.mend}[^;(]*", remedy)
@@ -320,7 +407,7 @@ def type_remedy(bed: Bed, fault: Fault, remedy: str) -> bool:
     text = line[0].strip()
     for word, value in fault.filled.items():
         text = re.sub(rf"\b{word}\b", value.replace("LOCKED", bed.locked), text)
-    done = subprocess.run(text, shell=True, capture_output=True, text=True, check=False)
+    done = subprocess.run(shlex.split(text), capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{text}: {done.stderr}"
     return True
 

@@ -1,6 +1,7 @@
 """What is told of runs on this machine, from their own records: real ones that fail, and records made by hand."""
 
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -8,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from stoker.data.shards import INDEX_FILE, TokenSet
 from stoker.observe.diagnose import diagnose
 from stoker.rundir import DataRef, Exit, RunDir
 from stoker.spec.data import Data
+from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec, Until
-
-TINY = [
-    "model.layers=1", "model.heads=2", "model.width=32", "model.context=32", "batch.sequences=2", "batch.length=32",
-    "precision=fp32", "compile=false", "log.every=1", "eval.every=0", "checkpoint.every=2", "log.tensorboard=false",
-]  # fmt: skip
 
 
 @pytest.fixture
@@ -181,28 +179,33 @@ def test_a_disk_that_is_full_is_told(run: RunDir, tmp_path: Path) -> None:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def test_real_runs_tell_what_is_wrong_and_go_on_when_it_is_mended(stoker, tokens: Path) -> None:
-    """Data that was damaged, then restored; a script that fails."""
-    words = [f"data.path={tokens}", *TINY, "until.steps=4", "name=real", "on.workers=1", "on.max_restarts=0"]
-    stoker("train", *words)
-    run = stoker.run("real")
-    assert told(run) is None
-    index = next(tokens.glob("*.json"))
-    kept = {path: path.read_bytes() for path in tokens.iterdir() if path.is_file()}
-    try:
+@pytest.mark.parametrize("damage", ["index", "shard", "hash"])
+def test_data_that_cannot_be_read_is_told_with_the_reason(
+    run: RunDir, tokens: Path, tmp_path: Path, damage: str
+) -> None:
+    copy = shutil.copytree(tokens, tmp_path / "set")
+    index = copy / INDEX_FILE
+    shard = copy / json.loads(index.read_text())["train"][0]["file"]
+    if damage == "index":
         index.write_text("{")
-        stoker("train", *words, "until.steps=8", code=2)
-        for path in kept:
-            if path.suffix != ".json":
-                path.write_bytes(b"")
-        index.write_bytes(kept[index])
-        stoker("launch", "real", "until.steps=8", code=None)
-        wait(lambda: run.holder() is None)
-        found = diagnose(run).causes
-        assert not found or found[0].id == "data-unreadable", found
-    finally:
-        for path, data in kept.items():
-            path.write_bytes(data)
+    else:
+        shard.write_bytes(b"" if damage == "shard" else shard.read_bytes()[::-1])
+    with pytest.raises(UserError) as refused:
+        TokenSet.open(copy).verify()
+    error = refused.value
+    run.write_exit(Exit(state="failed", code=2, step=None, reason=error.problem, remedy=error.remedy, rank=0))
+    assert told(run) == "data-unreadable"
+    assert "stoker launch tale" in cause(run)
+
+
+def test_a_checkpoint_that_does_not_fit_is_told(run: RunDir) -> None:
+    reason, remedy = "the checkpoint of step 4 does not fit the model: size mismatch", "Bring back the code"
+    run.write_exit(Exit(state="failed", code=2, step=4, reason=reason, remedy=remedy, rank=0))
+    assert told(run) == "checkpoint-unreadable"
+    assert "checkpoint.resume=" in cause(run)
+
+
+def test_a_real_script_that_fails_is_told_until_it_is_mended(stoker) -> None:
     script = stoker.folder / "broken.py"
     script.write_text("import sys\nprint('up', flush=True)\nraise RuntimeError('no such layer')\n")
     stoker("train", f"script={script}", "name=broken", "on.workers=2", "on.max_restarts=0", code=3)
@@ -212,10 +215,3 @@ def test_real_runs_tell_what_is_wrong_and_go_on_when_it_is_mended(stoker, tokens
     script.write_text("print('up')\n")
     stoker("train", f"script={script}", "name=broken", "on.workers=2", "on.max_restarts=0")
     assert told(broken) is None
-
-
-def wait(what) -> None:
-    end = time.monotonic() + 120
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.1)

@@ -4,14 +4,15 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from stoker.kube import Cluster, Forbidden, Object, connect
 from stoker.launch.inventory import Machine, machine
-from stoker.launch.jobs import JobState, job_kind
+from stoker.launch.jobs import JobKind, JobState, job_kind
 from stoker.observe.claim_facts import claim_facts
 from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RunFact
 from stoker.observe.link_facts import link_facts
@@ -30,7 +31,12 @@ HURRY = 8.0  # seconds that the records may take where something is known withou
 PATIENCE = 30.0  # the same where nothing is
 TRIED = 3  # pods that failed whose logs are read, the first of them first
 LAST = 50  # lines of each
-CONTROLLERS: dict[str, Mapping[str, str | None]] = {"pytorchjob": {"control-plane": "kubeflow-training-operator"}}
+CONTROLLERS = {  # kind -> the Deployments that make its pods and find nodes for them
+    "pytorchjob": ("training-operator",),
+    "jobset": ("jobset-controller-manager",),
+    "trainjob": ("kubeflow-trainer-controller-manager", "jobset-controller-manager"),
+    "vcjob": ("volcano-controllers", "volcano-scheduler"),
+}
 HOOK = re.compile(r'failed calling webhook "([^"]+)": (.*)')
 HOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -54,20 +60,18 @@ def gather(run: RunDir, cluster: Cluster | None = None) -> Facts:
     cluster = cluster or connect(place.context, place.namespace)
     kind = job_kind(place.job)
     seen = _look(cluster, place)
-    state = kind.state(seen.job) if seen.job else None
+    state = _state(kind, seen) if seen.job else None
     now = time.time()
-    some = newest(seen.pods, kind.node)
-    pods = [pod_fact(one, old, node=kind.node(one), now=now, machines=seen.machines) for one, old in some]
+    some = newest(seen.pods or _imagined(kind, place, seen), kind.node)
+    fact = partial(pod_fact, container=kind.CONTAINER, now=now, machines=seen.machines)
+    pods = [fact(one, old, node=kind.node(one)) for one, old in some]
     asked = Asked(run, place, cluster, ended=state is None or state.state in ENDED) if _has_run(seen) else None
-    facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, pods, seen.pods))
+    facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, kind.CONTAINER, pods, seen.pods))
     if asked is None:
         return facts
     record, unread = asked.wait(HURRY if findings(facts) else PATIENCE)
-    about = facts.run
-    if record and state is None:
-        about = replace(about, state=asked.state or about.state)
-    known = replace(facts, run=about, record=record, unread=unread)
-    return replace(known, links=link_facts(cluster, known)) if record and record.waits_for else known
+    known = replace(facts, record=record, unread=unread)
+    return replace(known, links=link_facts(cluster, kind.CONTAINER, known)) if record and record.waits_for else known
 
 
 def _look(cluster: Cluster, place: PlaceRef) -> _Seen:
@@ -98,7 +102,7 @@ def _look(cluster: Cluster, place: PlaceRef) -> _Seen:
 def _facts(
     run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: JobState | None, pods: list[PodFact]
 ) -> Facts:
-    about = _about(run, place, cluster, seen, state, pods)
+    about = _about(run, place, cluster, seen, state)
     events = tuple(_events(seen.events, about, place, pods))
     waits = any(pod.unscheduled for pod in pods)
     return Facts(
@@ -106,15 +110,13 @@ def _facts(
         pods=tuple(_with_events(pods, events)),
         events=events,
         claims=claim_facts(cluster, place, seen.pods) if waits else (),
-        controllers=tuple(_controllers(cluster, place)) if about.missing or not about.there else (),
+        controllers=tuple(_controllers(cluster, place)) if about.missing or not all(pod.seen for pod in pods) else (),
         queues=queue_facts(cluster, place, seen.job) if about.suspended or about.missing or waits else (),
         hooks=tuple(_hooks(cluster, events)),
     )
 
 
-def _about(
-    run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: JobState | None, pods: list[PodFact]
-) -> RunFact:
+def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: JobState | None) -> RunFact:
     kind, word = job_kind(place.job), shlex.quote(command_word(run))
     now = state.state if state else _last_known(run)
     served = seen.job is not None or all(cluster.serves(name) for name in kind.NEEDS)
@@ -145,10 +147,38 @@ def _about(
         queue=labels.get("kueue.x-k8s.io/queue-name") or ((seen.job or {}).get("spec") or {}).get("queue") or "",
         blamed=reason,
         complaint=complaint,
-        missing=max(0, wanted - len(pods)) if alive and not suspended else 0,
+        missing=max(0, wanted - len(newest(seen.pods, kind.node))) if alive and not suspended else 0,
         nodes=wanted,
         volume=place.volume,
         image=place.image,
+    )
+
+
+def _imagined(kind: JobKind, place: PlaceRef, seen: _Seen) -> list[Object]:
+    """Volcano makes no pod before there is room for all: what it says of them together is as good as of the first."""
+    groups = [one for one in seen.events if one["involvedObject"].get("kind") == "PodGroup"]
+    ours = [one for one in groups if one["involvedObject"].get("name", "").startswith(f"{place.run}-")]
+    if not ours or seen.job is None:
+        return []
+    said = max(ours, key=_moment).get("message") or ""
+    condition = {"type": "PodScheduled", "status": "False", "message": said}
+    meta = {"name": f"{place.run}-0", "creationTimestamp": seen.job["metadata"]["creationTimestamp"]}
+    status = {"phase": "Pending", "conditions": [condition]}
+    return [{"metadata": meta, "spec": kind.template([seen.job])["spec"], "status": status}]
+
+
+def _state(kind: JobKind, seen: _Seen) -> JobState:
+    """A JobSet is ready with all its pods only: one that waits may well run with some."""
+    assert seen.job is not None
+    said, phases = kind.state(seen.job), {pod["status"].get("phase") for pod in seen.pods}
+    if said.state != "waiting":
+        return said
+    return (
+        JobState(state="running")
+        if "Running" in phases
+        else JobState(state="restarting")
+        if "Failed" in phases
+        else said
     )
 
 
@@ -223,29 +253,29 @@ def _with_events(pods: list[PodFact], events: Sequence[EventFact]) -> Iterator[P
         yield replace(pod, said=f"{pod.said} {more}".strip()) if more else pod
 
 
-def _first_to_fail(cluster: Cluster, pods: list[PodFact], objects: Sequence[Object]) -> list[PodFact]:
+def _first_to_fail(cluster: Cluster, container: str, pods: list[PodFact], objects: Sequence[Object]) -> list[PodFact]:
     """Says of the first that failed by itself what it complained of. Who says that its peers are gone is a victim."""
-    times = {one["metadata"]["name"]: ended_at(one) for one in objects}
+    times = {one["metadata"]["name"]: ended_at(one, container) for one in objects}
     failed = sorted((pod for pod in pods if pod.ended and pod.code is not None), key=lambda pod: times[pod.pod] or "~")
-    words = {pod.pod: _last_words(cluster, pod.pod) for pod in failed[:TRIED]}
+    words = {pod.pod: _last_words(cluster, pod.pod, container) for pod in failed[:TRIED]}
     culprit = next((pod for pod in failed[:TRIED] if not BEREFT.search(words[pod.pod])), failed[0] if failed else None)
     if culprit is None:
         return pods
     return [replace(pod, first=True, words=words[pod.pod]) if pod is culprit else pod for pod in pods]
 
 
-def _last_words(cluster: Cluster, pod: str) -> str:
+def _last_words(cluster: Cluster, pod: str, container: str) -> str:
     try:
-        return error_in([bare(line) for line in cluster.logs(pod, container=contract.CONTAINER, tail=LAST)])
+        return error_in([bare(line) for line in cluster.logs(pod, container=container, tail=LAST)])
     except StokerError:
         return ""
 
 
 def _controllers(cluster: Cluster, place: PlaceRef) -> Iterator[ControllerFact]:
-    if place.job not in CONTROLLERS:
-        return
-    labels = CONTROLLERS[place.job]
-    for one in _all(cluster, "Deployment", labels=labels, everywhere=True):
+    names = CONTROLLERS.get(place.job, ())
+    for one in [
+        one for name in names for one in _all(cluster, "Deployment", fields={"metadata.name": name}, everywhere=True)
+    ]:
         meta, ready = one["metadata"], one.get("status", {}).get("readyReplicas") or 0
         wanted = one["spec"].get("replicas", 1)
         yield ControllerFact(controller=meta["name"], home=meta["namespace"], wanted=wanted, ready=ready)

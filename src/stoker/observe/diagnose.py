@@ -11,7 +11,7 @@ from stoker.rundir import Record, RunDir
 
 ELSEWHERE = {"kubernetes": "stoker.observe.cluster_facts"}
 """What gathers facts of runs that do not live here; heavy, so by name."""
-TROUBLED = ("waiting", "restarting", "failed", "interrupted", "stopping")
+TROUBLED = ("waiting", "restarting", "failed", "stopping")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,6 @@ from io import BytesIO
 from stoker.kube import Cluster
 from stoker.launch.remote import PYTHON
 from stoker.observe.facts import Facts, LinkFact, PodFact, RecordFact
-from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
 SETTLED = 3.0  # seconds that a pod is given to find the others
@@ -38,21 +37,22 @@ print(json.dumps({"answer": answer(), "names": names()}))
 KNOWN = "kubernetes.default.svc"  # a name that every cluster has
 
 
-def link_facts(cluster: Cluster, facts: Facts) -> tuple[LinkFact, ...]:
+def link_facts(cluster: Cluster, container: str, facts: Facts) -> tuple[LinkFact, ...]:
     record = facts.record
     if record is None or not record.address or not record.port:
         return ()
     missing = {int(word) for word in re.findall(r"\d+", record.waits_for)}
     there = [pod for pod in facts.pods if pod.node in missing and pod.up > SETTLED][:TRIED]
     with ThreadPoolExecutor(TRIED) as pool:
-        return tuple(one for some in pool.map(lambda pod: list(_link(cluster, record, pod)), there) for one in some)
+        asked = pool.map(lambda pod: list(_link(cluster, container, record, pod)), there)
+        return tuple(one for some in asked for one in some)
 
 
-def _link(cluster: Cluster, record: RecordFact, pod: PodFact) -> Iterator[LinkFact]:
+def _link(cluster: Cluster, container: str, record: RecordFact, pod: PodFact) -> Iterator[LinkFact]:
     said = BytesIO()
     argv = [*PYTHON, "-c", PROBE, record.address, str(record.port), KNOWN]
     try:
-        cluster.exec(pod.pod, argv, container=contract.CONTAINER, stdout=said, stderr=BytesIO())
+        cluster.exec(pod.pod, argv, container=container, stdout=said, stderr=BytesIO())
         told = json.loads(said.getvalue())
     except (StokerError, ValueError):
         return

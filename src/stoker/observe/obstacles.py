@@ -12,7 +12,7 @@ GIB = 2**30
 SHARE = 0.9  # of the largest node is what a pod is told to ask for: something runs on every node
 CORDON = "node.kubernetes.io/unschedulable"
 SICK = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-INSUFFICIENT = re.compile(r"Insufficient ([^\s,.]+(?:\.[^\s,.]+)*)")
+INSUFFICIENT = re.compile(r"(?:insufficient|overused) ([^\s,.]+(?:\.[^\s,.]+)*)", re.IGNORECASE)
 TAINTED = re.compile(r"untolerated taint(?:\(s\))? \{?([^:}\s]+)")
 DEVICES = {"nvidia.com/gpu": "on.gpus", "vpc.amazonaws.com/efa": "on.efa", "aws.amazon.com/neuron": "on.neuron"}
 

@@ -9,7 +9,6 @@ from stoker.launch.inventory import Machine, quantity
 from stoker.observe.facts import UNKNOWN, PodFact
 from stoker.observe.obstacles import amount, obstacle
 from stoker.observe.pods import seconds
-from stoker.spec import contract
 
 Object = dict[str, Any]
 STEADY = 120.0  # seconds after which a pod is taken to have got over what ended the one before it
@@ -33,26 +32,27 @@ def pod_fact(
     before: Sequence[Object],
     *,
     node: int | None,
+    container: str,
     now: float,
     machines: Mapping[str, Machine] | None,
 ) -> PodFact:
-    """`machines`: all of the cluster, by name; None where nobody may see them, or nobody has asked."""
+    """`container`: the one with the supervisor; `machines`: all of the cluster, None where nobody may see them."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
-    ours = _container(pod)
+    ours = _container(pod, container)
     waiting = _waiting(status)
     started = seconds((_part(ours, "running") or {}).get("startedAt"))
     up = max(0.0, now - started) if started else 0.0
     conditions = {one["type"]: one for one in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled", {})
     stands_in = before[0] if before and up < STEADY else None
-    ended = _ended(ours) or (_ended(_container(stands_in)) if stands_in else {})
+    ended = _ended(ours) or (_ended(_container(stands_in, container)) if stands_in else {})
     struck = stands_in if stands_in and not status.get("reason") else pod
     fact = PodFact(
         pod=meta["name"],
         node=node,
         machine=spec.get("nodeName", ""),
         machine_state=_machine(spec.get("nodeName", ""), machines),
-        image=_image(pod),
+        image=_spec(pod, container).get("image", ""),
         phase=status.get("phase", ""),
         up=up,
         waited=now - (seconds(meta.get("creationTimestamp")) or now),
@@ -68,7 +68,7 @@ def pod_fact(
         disrupted=_disrupted(conditions) or (_disrupted(_conditions(stands_in)) if stands_in else ""),
         overdue=_overdue(meta, now),
         held=", ".join(meta.get("finalizers") or []),
-        **_memory(pod, machines),
+        **_memory(_spec(pod, container), machines),
     )
     if not fact.unscheduled:
         return fact
@@ -76,14 +76,19 @@ def pod_fact(
     return replace(fact, **asdict(obstacle(pod, fact.unscheduled, known)))
 
 
-def ended_at(pod: Object) -> str:
+def ended_at(pod: Object, container: str) -> str:
     """When its container ended, for putting them in order; empty when it has not."""
-    return str(_ended(_container(pod)).get("finishedAt") or "")
+    return str(_ended(_container(pod, container)).get("finishedAt") or "")
 
 
-def _container(pod: Object) -> Object:
+def _container(pod: Object, name: str) -> Object:
+    """What is said of it."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
-    return next((one for one in statuses if one["name"] == contract.CONTAINER), {})
+    return next((one for one in statuses if one["name"] == name), {})
+
+
+def _spec(pod: Object, name: str) -> Object:
+    return next((one for one in pod["spec"]["containers"] if one["name"] == name), {})
 
 
 def _waiting(status: Object) -> Object:
@@ -130,19 +135,14 @@ def _machine(name: str, machines: Mapping[str, Machine] | None) -> str:
     return "lost" if sick else "ready"
 
 
-def _memory(pod: Object, machines: Mapping[str, Machine] | None) -> dict[str, Any]:
-    ours: Object = next((one for one in pod["spec"]["containers"] if one["name"] == contract.CONTAINER), {})
-    limit = (ours.get("resources", {}).get("limits") or {}).get("memory")
+def _memory(container: Object, machines: Mapping[str, Machine] | None) -> dict[str, Any]:
+    limit = (container.get("resources", {}).get("limits") or {}).get("memory")
     if not limit:
         return {}
     has = quantity(limit)
     largest = max((one.offers.get("memory", 0.0) for one in (machines or {}).values()), default=0.0)
     more = min(2 * has, 0.9 * largest) if largest > has / 0.9 else 2 * has
     return {"limit": amount("memory", has), "more": f"{int(more / 2**20)}MiB"}
-
-
-def _image(pod: Object) -> str:
-    return next((str(one["image"]) for one in pod["spec"]["containers"] if one["name"] == contract.CONTAINER), "")
 
 
 def bare(line: str) -> str:

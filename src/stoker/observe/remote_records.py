@@ -22,8 +22,6 @@ class Asked:
         self._there = Remote(place, run.any_spec(), cluster=cluster)
         self._record: RecordFact | None = None
         self._unread = "it takes too long"
-        self.state = ""
-        """How the run stands by its own account, once it is known."""
         self._thread = threading.Thread(target=self._ask, daemon=True)  # nobody waits for it at the end
         self._thread.start()
 
@@ -36,7 +34,7 @@ class Asked:
         try:
             told = json.loads(self._text())
             words: Record = {key: self._here(value) for key, value in told["record"].items()}
-            self.state, self._record = str(told["run"]["state"]), RecordFact(**words)
+            self._record = RecordFact(**words)
         except StokerError as e:
             self._unread = e.problem
         except (ValueError, KeyError, TypeError) as e:
