@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from stoker.kube import Cluster, Forbidden, Object, connect
+from stoker.launch.check_kube import CONTROLLERS
 from stoker.launch.inventory import Machine, machine
 from stoker.launch.jobs import JobKind, JobState, job_kind
 from stoker.observe.claim_facts import claim_facts
@@ -31,12 +32,6 @@ HURRY = 8.0  # seconds that the records may take where something is known withou
 PATIENCE = 30.0  # the same where nothing is
 TRIED = 3  # pods that failed whose logs are read, the first of them first
 LAST = 50  # lines of each
-CONTROLLERS = {  # kind -> the Deployments that make its pods and find nodes for them
-    "pytorchjob": ("training-operator",),
-    "jobset": ("jobset-controller-manager",),
-    "trainjob": ("kubeflow-trainer-controller-manager", "jobset-controller-manager"),
-    "vcjob": ("volcano-controllers", "volcano-scheduler"),
-}
 HOOK = re.compile(r'failed calling webhook "([^"]+)": (.*)')
 HOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -272,10 +267,9 @@ def _last_words(cluster: Cluster, pod: str, container: str) -> str:
 
 
 def _controllers(cluster: Cluster, place: PlaceRef) -> Iterator[ControllerFact]:
-    names = CONTROLLERS.get(place.job, ())
-    for one in [
-        one for name in names for one in _all(cluster, "Deployment", fields={"metadata.name": name}, everywhere=True)
-    ]:
+    kinds = [place.job, "jobset"] if place.job == "trainjob" else [place.job]
+    labels = [one for kind in kinds for one in CONTROLLERS.get(kind, [])]
+    for one in [one for some in labels for one in _all(cluster, "Deployment", labels=some, everywhere=True)]:
         meta, ready = one["metadata"], one.get("status", {}).get("readyReplicas") or 0
         wanted = one["spec"].get("replicas", 1)
         yield ControllerFact(controller=meta["name"], home=meta["namespace"], wanted=wanted, ready=ready)

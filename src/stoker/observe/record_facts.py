@@ -20,6 +20,7 @@ from stoker.spec import contract
 FRESH = 200  # logged steps that are looked at
 LATELY = 10  # of them that are now
 HINDMOST = 100  # lines of a log in which its error is looked for
+STEADY = 120.0  # seconds after which an attempt is taken to have got over what ended the one before
 SCARCE = 16 * 2**20  # bytes: with fewer nothing can be saved
 ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault)\b|(?:rank \d+|stoker): |terminate called")
 
@@ -39,9 +40,11 @@ def record_fact(run: RunDir) -> RecordFact:
     events = run.events()
     logged = list(islice(records_backwards(run.path / contract.METRICS_FILE), FRESH))
     running = run.holder() is not None
-    trouble = _crash(run, events, logged) | (_waiting(events, logged) if running else {})
     exit = None if running else run.exit()
-    if exit and exit.state == "failed":
+    trouble = _crash(run, events, logged) | (_waiting(events, logged) if running else {})
+    if exit and exit.state == "done":
+        trouble = {}
+    elif exit and exit.state == "failed":
         trouble |= {"reason": exit.reason, "advice": exit.remedy}
         if exit.rank is not None and not trouble.get("failing"):
             trouble |= {"rank": exit.rank}
@@ -70,6 +73,9 @@ def _crash(run: RunDir, events: list[Record], logged: list[Record]) -> dict[str,
     last = failed[-1]
     if logged and logged[0]["time"] > last["time"]:
         return {}  # it has trained since
+    begun = max((event["time"] for event in events if event["kind"] == "world"), default=0.0)
+    if begun > last["time"] and time.time() - begun > STEADY:
+        return {}  # a script may log nothing at all
     saved = max((event["time"] for event in events if event["kind"] == "checkpoint"), default=0.0)
     rank = last["rank"]
     return {
