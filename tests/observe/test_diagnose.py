@@ -18,7 +18,8 @@ from stoker.spec.run import RunSpec, Until
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    monkeypatch.chdir(tmp_path)
     run = RunDir(tmp_path / "runs" / "tale")
     run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=100)), DataRef(shards="/nowhere", key="k"))
     run.add_event("world", attempt=1, workers=2, restart=0)

@@ -84,7 +84,7 @@ def test_what_others_said_is_one_line_and_not_too_long() -> None:
 
 def test_the_deeper_cause_beats_what_follows_from_it() -> None:
     pod = PodFact(pod="books-0", phase="Pending", unscheduled='persistentvolumeclaim "x" not found', waited=99.0)
-    event = EventFact(about="Pod", name="books-0", reason="FailedScheduling", said="0/2 nodes are available", ago=1.0)
+    event = EventFact(about="Pod", name="books-0", reason="FailedScheduling", said="0/2 nodes are available")
     facts = Facts(run=RUN, pods=(pod,), events=(event,), claims=(ClaimFact(claim="x", state="missing"),))
     found = [one.id for one in findings(facts)]
     assert found[0] == "claim-missing"

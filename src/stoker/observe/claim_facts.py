@@ -22,7 +22,6 @@ def claim_facts(cluster: Cluster, place: PlaceRef, pods: Sequence[Object]) -> tu
 def _fact(name: str, claim: Object | None, classes: list[Object] | None) -> ClaimFact:
     if claim is None:
         return ClaimFact(claim=name, state="missing")
-    said = (claim.get("metadata", {}).get("annotations") or {}).get("volume.kubernetes.io/storage-provisioner", "")
     wanted = claim["spec"].get("storageClassName")
     known = None if classes is None else [one["metadata"]["name"] for one in classes]
     state = ""
@@ -38,7 +37,6 @@ def _fact(name: str, claim: Object | None, classes: list[Object] | None) -> Clai
         storage_class=wanted,
         class_state=state,
         classes=", ".join(known or []),
-        said=said,
     )
 
 

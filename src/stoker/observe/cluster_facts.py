@@ -112,7 +112,7 @@ def _facts(
 
 
 def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: JobState | None) -> RunFact:
-    kind, word = job_kind(place.job), shlex.quote(command_word(run))
+    kind, word = job_kind(place.job), command_word(run)
     now = state.state if state else _last_known(run)
     served = seen.job is not None or all(cluster.serves(name) for name in kind.NEEDS)
     alive = state is not None and state.state not in ENDED
@@ -121,7 +121,6 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
     flag = f" --context {shlex.quote(place.context)}" if place.context else ""
     wanted = run.any_spec().on.nodes.most
     there = cluster.kind(kind.KIND)
-    labels = (seen.job or {"metadata": {}})["metadata"].get("labels") or {}
     return RunFact(
         run=word,
         state=now,
@@ -139,7 +138,6 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
         leaving=bool(state and state.state == "stopping"),
         suspended=suspended,
         resume=resume,
-        queue=labels.get("kueue.x-k8s.io/queue-name") or ((seen.job or {}).get("spec") or {}).get("queue") or "",
         blamed=reason,
         complaint=complaint,
         missing=max(0, wanted - len(newest(seen.pods, kind.node))) if alive and not suspended else 0,
@@ -218,9 +216,7 @@ def _events(found: Sequence[Object], about: RunFact, place: PlaceRef, pods: list
     """Those that still matter, newest first."""
     waiting = {pod.pod for pod in pods if pod.phase == "Pending"}
     names = {pod.pod for pod in pods}
-    now = time.time()
-    stamped = sorted(((_moment(one), one) for one in found), key=lambda pair: pair[0], reverse=True)
-    for moment, one in stamped:
+    for one in sorted(found, key=_moment, reverse=True):
         kind, name = one["involvedObject"].get("kind", ""), one["involvedObject"].get("name", "")
         ours = f"{name}-".startswith(f"{place.run}-") or kind == "PersistentVolumeClaim"
         if not ours or (kind == "Pod" and name not in waiting) or (kind != "Pod" and name in names):
@@ -228,7 +224,7 @@ def _events(found: Sequence[Object], about: RunFact, place: PlaceRef, pods: list
         if kind not in ("Pod", "PersistentVolumeClaim") and not about.missing and not waiting:
             continue
         said = " ".join((one.get("message") or "").split())
-        yield EventFact(about=kind, name=name, reason=one.get("reason") or "", said=said, ago=now - moment)
+        yield EventFact(about=kind, name=name, reason=one.get("reason") or "", said=said)
 
 
 def _moment(event: Object) -> float:

@@ -17,7 +17,6 @@ TROUBLED = ("waiting", "restarting", "failed", "stopping")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
     state: str
-    step: int
     causes: list[Finding]
     """The deepest first; none when nothing is wrong."""
     unread: str = ""
@@ -26,7 +25,7 @@ class Diagnosis:
 
 def diagnose(run: RunDir) -> Diagnosis:
     facts = gather(run)
-    return Diagnosis(state=facts.run.state, step=facts.run.step, causes=findings(facts), unread=facts.unread)
+    return Diagnosis(state=facts.run.state, causes=findings(facts), unread=facts.unread)
 
 
 def as_record(found: Diagnosis) -> Record:

@@ -12,7 +12,6 @@ class RunFact:
     run: str
     """As it is called on the command line."""
     state: str
-    step: int = 0
     away: bool = False
     """It lives in a cluster."""
     again: str
@@ -39,9 +38,6 @@ class RunFact:
     suspended: bool = False
     resume: str = ""
     """The patch that lets a suspended one go on."""
-    queue: str = ""
-    queues: str = ""
-    """The kind of thing that its queue is."""
     blamed: str = ""
     """The reason that the job itself gives for its failure."""
     complaint: str = ""
@@ -64,7 +60,6 @@ class RecordFact:
     """A worker has crashed, and no step was logged since."""
     rank: int | None = None
     """Of the worker that crashed first."""
-    code: int | None = None
     signal: str = ""
     error: str = ""
     """The last error in that worker's own log."""
@@ -139,8 +134,6 @@ class PodFact:
     ended: str = ""
     """How its container ended, or that of the pod before it, when this one has not come further yet."""
     code: int | None = None
-    tries: int = 0
-    """Times that it was started before."""
     limit: str = ""
     """Of its memory."""
     more: str = ""
@@ -167,7 +160,6 @@ class EventFact:
     name: str
     reason: str
     said: str
-    ago: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +173,6 @@ class ClaimFact:
     """there, missing, or none: neither the claim nor the cluster names one."""
     classes: str = ""
     """Those that are there."""
-    said: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,7 +63,6 @@ def pod_fact(
         said=waiting.get("message") or _told(struck) or ended.get("message") or "",
         ended=ended.get("reason") or ("Error" if ended.get("exitCode") else ""),
         code=ended.get("exitCode"),
-        tries=len(before) + ours.get("restartCount", 0),
         reason=struck.get("status", {}).get("reason") or "",
         disrupted=_disrupted(conditions) or (_disrupted(_conditions(stands_in)) if stands_in else ""),
         overdue=_overdue(meta, now),

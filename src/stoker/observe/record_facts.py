@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from itertools import islice, pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -27,13 +28,14 @@ ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault)\b|(?:
 
 def run_fact(run: RunDir) -> RunFact:
     """Of a run that lives here."""
-    now, word = view(run), shlex.quote(command_word(run))
+    now, word = view(run), command_word(run)
     again = f"stoker stop {word} && stoker launch {word}" if now.state == "running" else f"stoker launch {word}"
-    return RunFact(run=word, state=now.state, step=now.step, again=again)
+    return RunFact(run=word, state=now.state, again=again)
 
 
 def command_word(run: RunDir) -> str:
-    return run.name if run.path.parent == (run.path.parent.parent / "runs") else str(run.path)
+    """What it is called on the command line, here and now."""
+    return run.name if run.path == Path("runs", run.name).absolute() else shlex.quote(str(run.path))
 
 
 def record_fact(run: RunDir) -> RecordFact:
@@ -81,7 +83,6 @@ def _crash(run: RunDir, events: list[Record], logged: list[Record]) -> dict[str,
     return {
         "failing": True,
         "rank": rank,
-        "code": last.get("code"),
         "signal": last.get("signal") or "",
         "error": _error(run, rank) or last.get("line") or "",
         "crashes": sum(event["time"] > saved for event in failed),
