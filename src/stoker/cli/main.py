@@ -25,6 +25,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Watch": {
         "ps": ("stoker.cli.watch", "all runs, one line each"),
         "status": ("stoker.cli.watch", "where a run stands, or all of them"),
+        "why": ("stoker.cli.why", "why a run waits, fails or is slow, and what to type"),
         "logs": ("stoker.cli.logs", "what the workers printed"),
         "events": ("stoker.cli.events", "what happened to a run"),
         "top": ("stoker.cli.top", "CPU, memory and GPU of each worker"),

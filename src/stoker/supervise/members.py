@@ -23,7 +23,6 @@ from stoker.supervise.crew import MERCY
 from stoker.supervise.wanted import wanted
 from stoker.supervise.wire import Message, Wire
 
-LEADER_FILE = "leader.json"
 TOKEN_FILE = "token"
 MARGIN = 3.0  # seconds: two pings, and the time to see and to do it
 REASSURANCE = 2.0  # seconds between two looks whether we still lead
@@ -99,7 +98,7 @@ def find_leader(run: RunDir) -> Leader | None:
     folder = run.path / contract.MEMBERS_DIR
     try:
         look_anew(folder)
-        return Leader(**json.loads((folder / LEADER_FILE).read_text()))
+        return Leader(**json.loads((folder / contract.LEADER_FILE).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -135,7 +134,7 @@ class Members:
         self._leader = Leader(
             id=secrets.token_hex(8), node=me.node, address=me.address, port=heard_at, host=me.host, pod=me.pod
         )
-        write_json(run.path / contract.MEMBERS_DIR / LEADER_FILE, asdict(self._leader))
+        write_json(run.path / contract.MEMBERS_DIR / contract.LEADER_FILE, asdict(self._leader))
         self._reassured = time.monotonic()
 
     def turn(self) -> list[tuple[int, Message | None]]:
@@ -181,7 +180,7 @@ class Members:
         if code is not None and not self._is_deposed():
             for peer in self._nodes:
                 self.tell(peer, {"kind": "over", "code": code})
-            (self._run.path / contract.MEMBERS_DIR / LEADER_FILE).unlink(missing_ok=True)
+            (self._run.path / contract.MEMBERS_DIR / contract.LEADER_FILE).unlink(missing_ok=True)
         self._wire.stop()
 
     def reassure(self) -> None:
@@ -198,7 +197,7 @@ class Members:
         if leader := find_leader(self._run):
             return leader.id != self._leader.id
         try:
-            (self._run.path / contract.MEMBERS_DIR / LEADER_FILE).stat()
+            (self._run.path / contract.MEMBERS_DIR / contract.LEADER_FILE).stat()
         except OSError as e:
             return e.errno == errno.ENOENT
         return False

@@ -1,0 +1,310 @@
+"""What a cluster knows of a run in trouble: few requests, most of them at once, for a thousand pods as for one."""
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from stoker.kube import Cluster, Forbidden, Object, connect
+from stoker.launch.check_kube import CONTROLLERS
+from stoker.launch.inventory import Machine, machine
+from stoker.launch.jobs import JobKind, JobState, job_kind
+from stoker.observe.claim_facts import claim_facts
+from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RunFact
+from stoker.observe.link_facts import link_facts
+from stoker.observe.pod_facts import bare, ended_at, newest, pod_fact
+from stoker.observe.pods import seconds
+from stoker.observe.queue_facts import queue_facts
+from stoker.observe.record_facts import command_word, error_in
+from stoker.observe.remote_records import Asked
+from stoker.observe.rules import findings
+from stoker.rundir import PlaceRef, RunDir
+from stoker.spec import contract
+from stoker.spec.errors import StokerError
+
+ENDED = ("done", "failed")
+HURRY = 8.0  # seconds that the records may take where something is known without them
+PATIENCE = 30.0  # the same where nothing is
+TRIED = 3  # pods that failed whose logs are read, the first of them first
+LAST = 50  # lines of each
+HOOK = re.compile(r'failed calling webhook "([^"]+)": (.*)')
+HOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
+ADMISSION = "admissionregistration.k8s.io/v1"
+BEREFT = re.compile(contract.BEREFT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """What the first round of requests brought."""
+
+    job: Object | None
+    pods: list[Object]
+    events: list[Object]
+    machines: dict[str, Machine] | None
+    namespace: Object | None
+
+
+def gather(run: RunDir, cluster: Cluster | None = None) -> Facts:
+    place = run.place_ref()
+    assert place is not None, "a run that lives here has no cluster"
+    cluster = cluster or connect(place.context, place.namespace)
+    kind = job_kind(place.job)
+    seen = _look(cluster, place)
+    state = _state(kind, seen) if seen.job else None
+    now = time.time()
+    some = newest(seen.pods or _imagined(kind, place, seen), kind.node)
+    fact = partial(pod_fact, container=kind.CONTAINER, now=now, machines=seen.machines)
+    pods = [fact(one, old, node=kind.node(one)) for one, old in some]
+    asked = Asked(run, place, cluster, ended=state is None or state.state in ENDED) if _has_run(seen) else None
+    facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, kind.CONTAINER, pods, seen.pods))
+    if asked is None:
+        return facts
+    record, unread = asked.wait(HURRY if findings(facts) else PATIENCE)
+    known = replace(facts, record=record, unread=unread)
+    return replace(known, links=link_facts(cluster, kind.CONTAINER, known)) if record and record.waits_for else known
+
+
+def _look(cluster: Cluster, place: PlaceRef) -> _Seen:
+    kind = job_kind(place.job).KIND
+    with ThreadPoolExecutor(8) as pool:
+        job = pool.submit(cluster.get, kind, place.run)
+        pods = pool.submit(lambda: list(map(_slim, cluster.list("Pod", labels={contract.LABEL_RUN: place.run}))))
+        warned = pool.submit(lambda: list(cluster.list("Event", fields={"type": "Warning"})))
+        told = [
+            pool.submit(_all, cluster, "Event", fields=one)
+            for one in (
+                {"involvedObject.name": place.run, "type": "Normal"},
+                {"reason": "NotTriggerScaleUp"},
+                {"involvedObject.kind": "PodGroup", "type": "Normal"},
+            )
+        ]
+        nodes = pool.submit(_machines, cluster)
+        namespace = pool.submit(_namespace, cluster, place.namespace)
+        return _Seen(
+            job=job.result(),
+            pods=pods.result(),
+            events=[*warned.result(), *(event for some in told for event in some.result())],
+            machines=nodes.result(),
+            namespace=namespace.result(),
+        )
+
+
+def _facts(
+    run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: JobState | None, pods: list[PodFact]
+) -> Facts:
+    about = _about(run, place, cluster, seen, state)
+    events = tuple(_events(seen.events, about, place, pods))
+    waits = any(pod.unscheduled for pod in pods)
+    return Facts(
+        run=about,
+        pods=tuple(_with_events(pods, events)),
+        events=events,
+        claims=claim_facts(cluster, place, seen.pods) if waits else (),
+        controllers=tuple(_controllers(cluster, place)) if about.missing or not all(pod.seen for pod in pods) else (),
+        queues=queue_facts(cluster, place, seen.job) if about.suspended or about.missing or waits else (),
+        hooks=tuple(_hooks(cluster, events)),
+    )
+
+
+def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: JobState | None) -> RunFact:
+    kind, word = job_kind(place.job), command_word(run)
+    now = state.state if state else _last_known(run)
+    served = seen.job is not None or all(cluster.serves(name) for name in kind.NEEDS)
+    alive = state is not None and state.state not in ENDED
+    suspended, resume = _suspension(seen.job)
+    reason, complaint = _blame(seen.job)
+    flag = f" --context {shlex.quote(place.context)}" if place.context else ""
+    wanted = run.any_spec().on.nodes.most
+    there = cluster.kind(kind.KIND)
+    return RunFact(
+        run=word,
+        state=now,
+        away=True,
+        again=f"stoker stop {word} && stoker launch {word}" if alive else f"stoker launch {word}",
+        kubectl=f"kubectl{flag} -n {place.namespace}",
+        anywhere=f"kubectl{flag}",
+        namespace=place.namespace,
+        ending=bool(seen.namespace and seen.namespace["metadata"].get("deletionTimestamp")),
+        kind=kind.KIND,
+        object=f"{there.plural}{f'.{there.group}' if there.group else ''}/{place.run}",
+        served=served,
+        install=kind.INSTALL,
+        there=seen.job is not None,
+        leaving=bool(state and state.state == "stopping"),
+        suspended=suspended,
+        resume=resume,
+        blamed=reason,
+        complaint=complaint,
+        missing=max(0, wanted - len(newest(seen.pods, kind.node))) if alive and not suspended else 0,
+        nodes=wanted,
+        volume=place.volume,
+        image=place.image,
+    )
+
+
+def _imagined(kind: JobKind, place: PlaceRef, seen: _Seen) -> list[Object]:
+    """Volcano makes no pod before there is room for all: what it says of them together is as good as of the first."""
+    groups = [one for one in seen.events if one["involvedObject"].get("kind") == "PodGroup"]
+    ours = [one for one in groups if one["involvedObject"].get("name", "").startswith(f"{place.run}-")]
+    if not ours or seen.job is None:
+        return []
+    said = max(ours, key=_moment).get("message") or ""
+    condition = {"type": "PodScheduled", "status": "False", "message": said}
+    meta = {"name": f"{place.run}-0", "creationTimestamp": seen.job["metadata"]["creationTimestamp"]}
+    status = {"phase": "Pending", "conditions": [condition]}
+    return [{"metadata": meta, "spec": kind.template([seen.job])["spec"], "status": status}]
+
+
+def _state(kind: JobKind, seen: _Seen) -> JobState:
+    """A JobSet is ready with all its pods only: one that waits may well run with some."""
+    assert seen.job is not None
+    said, phases = kind.state(seen.job), {pod["status"].get("phase") for pod in seen.pods}
+    if said.state != "waiting":
+        return said
+    return (
+        JobState(state="running")
+        if "Running" in phases
+        else JobState(state="restarting")
+        if "Failed" in phases
+        else said
+    )
+
+
+def _slim(pod: Object) -> Object:
+    """Without what nobody asks of it: of a thousand that is most."""
+    meta = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
+    return {"metadata": meta, "spec": pod["spec"], "status": pod.get("status") or {}}
+
+
+def _last_known(run: RunDir) -> str:
+    seen = run.seen()
+    state = seen["view"]["state"] if seen else ""
+    return state if state in ("done", "failed", "paused") else "interrupted"
+
+
+def _suspension(job: Object | None) -> tuple[bool, str]:
+    spec = (job or {}).get("spec") or {}
+    if spec.get("suspend"):
+        return True, json.dumps({"spec": {"suspend": False}})
+    if (spec.get("runPolicy") or {}).get("suspend"):
+        return True, json.dumps({"spec": {"runPolicy": {"suspend": False}}})
+    return False, ""
+
+
+def _blame(job: Object | None) -> tuple[str, str]:
+    for condition in ((job or {}).get("status") or {}).get("conditions") or []:
+        if condition.get("status") == "True" and condition.get("type") in ("Failed", "FailureTarget"):
+            return condition.get("reason") or "", condition.get("message") or ""
+    return "", ""
+
+
+def _has_run(seen: _Seen) -> bool:
+    """Some container has started, so that there may be records; or nobody is there to ask."""
+    if seen.job is None or (seen.namespace and seen.namespace["metadata"].get("deletionTimestamp")):
+        return False
+    statuses = [one for pod in seen.pods for one in pod["status"].get("containerStatuses") or []]
+    states = [part for one in statuses for part in (one.get("state") or {}, one.get("lastState") or {})]
+    return not seen.pods or any("running" in one or (one.get("terminated") or {}).get("startedAt") for one in states)
+
+
+def _events(found: Sequence[Object], about: RunFact, place: PlaceRef, pods: list[PodFact]) -> Iterator[EventFact]:
+    """Those that still matter, newest first."""
+    waiting = {pod.pod for pod in pods if pod.phase == "Pending"}
+    names = {pod.pod for pod in pods}
+    for one in sorted(found, key=_moment, reverse=True):
+        kind, name = one["involvedObject"].get("kind", ""), one["involvedObject"].get("name", "")
+        ours = f"{name}-".startswith(f"{place.run}-") or kind == "PersistentVolumeClaim"
+        if not ours or (kind == "Pod" and name not in waiting) or (kind != "Pod" and name in names):
+            continue
+        if kind not in ("Pod", "PersistentVolumeClaim") and not about.missing and not waiting:
+            continue
+        said = " ".join((one.get("message") or "").split())
+        yield EventFact(about=kind, name=name, reason=one.get("reason") or "", said=said)
+
+
+def _moment(event: Object) -> float:
+    series = (event.get("series") or {}).get("lastObservedTime")
+    stamp = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return seconds(stamp) or 0.0
+
+
+def _with_events(pods: list[PodFact], events: Sequence[EventFact]) -> Iterator[PodFact]:
+    """A container that waits to be pulled again says so, and no longer why."""
+    why: dict[str, str] = {}
+    for event in events:
+        if event.about == "Pod" and event.reason == "Failed" and "ull image" in event.said:
+            why.setdefault(event.name, event.said)
+    for pod in pods:
+        more = why.get(pod.pod, "") if pod.waiting in ("ImagePullBackOff", "ErrImagePull") else ""
+        yield replace(pod, said=f"{pod.said} {more}".strip()) if more else pod
+
+
+def _first_to_fail(cluster: Cluster, container: str, pods: list[PodFact], objects: Sequence[Object]) -> list[PodFact]:
+    """Says of the first that failed by itself what it complained of. Who says that its peers are gone is a victim."""
+    times = {one["metadata"]["name"]: ended_at(one, container) for one in objects}
+    failed = sorted((pod for pod in pods if pod.ended and pod.code is not None), key=lambda pod: times[pod.pod] or "~")
+    words = {pod.pod: _last_words(cluster, pod.pod, container) for pod in failed[:TRIED]}
+    culprit = next((pod for pod in failed[:TRIED] if not BEREFT.search(words[pod.pod])), failed[0] if failed else None)
+    if culprit is None:
+        return pods
+    return [replace(pod, first=True, words=words[pod.pod]) if pod is culprit else pod for pod in pods]
+
+
+def _last_words(cluster: Cluster, pod: str, container: str) -> str:
+    try:
+        return error_in([bare(line) for line in cluster.logs(pod, container=container, tail=LAST)])
+    except StokerError:
+        return ""
+
+
+def _controllers(cluster: Cluster, place: PlaceRef) -> Iterator[ControllerFact]:
+    kinds = [place.job, "jobset"] if place.job == "trainjob" else [place.job]
+    labels = [one for kind in kinds for one in CONTROLLERS.get(kind, [])]
+    for one in [one for some in labels for one in _all(cluster, "Deployment", labels=some, everywhere=True)]:
+        meta, ready = one["metadata"], one.get("status", {}).get("readyReplicas") or 0
+        wanted = one["spec"].get("replicas", 1)
+        yield ControllerFact(controller=meta["name"], home=meta["namespace"], wanted=wanted, ready=ready)
+
+
+def _hooks(cluster: Cluster, events: Sequence[EventFact]) -> Iterator[HookFact]:
+    for event in events:
+        if found := HOOK.search(event.said):
+            yield HookFact(hook=found[1], setting=_setting(cluster, found[1]), said=found[2])
+            return
+
+
+def _setting(cluster: Cluster, hook: str) -> str:
+    """The object that names a webhook, as kubectl takes it."""
+    for name in HOOKS:
+        cluster.kind(name, ADMISSION)
+        for one in _all(cluster, name):
+            if any(each["name"] == hook for each in one.get("webhooks") or []):
+                return f"{name.lower()}/{one['metadata']['name']}"
+    return ""
+
+
+def _all(cluster: Cluster, kind: str, **which: Any) -> list[Object]:
+    """None of them where nobody may see them."""
+    try:
+        return list(cluster.list(kind, **which))
+    except Forbidden:
+        return []
+
+
+def _machines(cluster: Cluster) -> dict[str, Machine] | None:
+    try:
+        return {one.name: one for one in map(machine, cluster.list("Node"))}
+    except Forbidden:
+        return None
+
+
+def _namespace(cluster: Cluster, name: str) -> Object | None:
+    try:
+        return cluster.get("Namespace", name)
+    except Forbidden:
+        return None

@@ -1,0 +1,63 @@
+"""The queue that a run waits in: Volcano's, or Kueue's."""
+
+from stoker.kube import Cluster, Forbidden, Object, Refused
+from stoker.observe.facts import QueueFact
+from stoker.rundir import PlaceRef
+
+KUEUE = "kueue.x-k8s.io/v1beta1"
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+VOLCANO = "scheduling.volcano.sh/v1beta1"
+
+
+def queue_facts(cluster: Cluster, place: PlaceRef, job: Object | None) -> tuple[QueueFact, ...]:
+    if job is None:
+        return ()
+    try:
+        if name := (job["metadata"].get("labels") or {}).get(KUEUE_LABEL):
+            return (_of_kueue(cluster, place, name),)
+        if name := job["spec"].get("queue"):
+            return (_of_volcano(cluster, name),)
+    except Forbidden:
+        pass  # nobody may see it: what the scheduler says of the pods is all there is
+    return ()
+
+
+def _of_volcano(cluster: Cluster, name: str) -> QueueFact:
+    if not _knows(cluster, "Queue", VOLCANO):
+        return QueueFact(queue=name, state="none")
+    found = cluster.get("Queue", name)
+    if found is None:
+        known = ", ".join(one["metadata"]["name"] for one in cluster.list("Queue", limit=10))
+        return QueueFact(queue=name, state="missing", known=known)
+    return QueueFact(queue=name, state=(found.get("status") or {}).get("state") or "Open")
+
+
+def _of_kueue(cluster: Cluster, place: PlaceRef, name: str) -> QueueFact:
+    if not _knows(cluster, "Workload", KUEUE):
+        return QueueFact(queue=name, state="none")
+    _knows(cluster, "LocalQueue", KUEUE)
+    if cluster.get("LocalQueue", name) is None:
+        known = ", ".join(one["metadata"]["name"] for one in cluster.list("LocalQueue", limit=10))
+        return QueueFact(queue=name, state="missing", known=known)
+    for workload in cluster.list("Workload"):
+        owners = workload["metadata"].get("ownerReferences") or []
+        if not any(owner["name"] == place.run for owner in owners):
+            continue
+        if workload["spec"].get("active") is False:
+            return QueueFact(queue=name, state="Closed", said="its workload was made inactive")
+        for one in (workload.get("status") or {}).get("conditions") or []:
+            if one["type"] == "QuotaReserved" and one["status"] == "False":
+                said = one.get("message") or ""
+                stopped = "inactive" in said or "stopped" in said
+                return QueueFact(queue=name, state="Closed" if stopped else "full", said=said)
+    return QueueFact(queue=name, state="Open")
+
+
+def _knows(cluster: Cluster, kind: str, version: str) -> bool:
+    try:
+        cluster.kind(kind, version)
+    except Forbidden:
+        raise
+    except Refused:
+        return False
+    return True
