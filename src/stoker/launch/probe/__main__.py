@@ -1,4 +1,4 @@
-"""`python3 -m stoker.launch.probe`: the agent in a pod. It takes one JSON line after the other, and answers each with one.
+"""`python3 -m stoker.launch.probe`: the agent in a pod. It answers each JSON line with another.
 
 Only the standard library is imported: it has to start fast beside workers that need the processor.
 """

@@ -1,4 +1,4 @@
-"""Has the agents of all pods look around, call each other, and measure in turn. Bounded in time, however many there are."""
+"""Has the agents of all pods look around, call each other and measure in turn, in a minute however many there are."""
 
 import random
 import time

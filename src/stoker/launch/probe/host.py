@@ -45,7 +45,10 @@ def used_addresses(peers: set[str]) -> list[str]:
 def workers() -> dict[str, int]:
     """How many there are, and how many of them hold an RDMA device."""
     found = [pid for pid in PROC.glob("[0-9]*") if _is_worker(pid)]
-    return {"there": len(found), "rdma": sum(any("/infiniband/uverbs" in file for file in _files(pid)) for pid in found)}
+    return {
+        "there": len(found),
+        "rdma": sum(any("/infiniband/uverbs" in file for file in _files(pid)) for pid in found),
+    }
 
 
 def _is_worker(process: Path) -> bool:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 CONNECT = 2.0  # seconds: the first packet is sent again after one, and a cluster's network answers in milliseconds
 AT_ONCE = 32
 UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
-A, B = TypeVar("A"), TypeVar("B")
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def port_state(address: str, port: int) -> str:

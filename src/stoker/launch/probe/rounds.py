@@ -1,4 +1,4 @@
-"""Who measures with whom, and when: pure. In a round each node is in one pair at most, so that none disturbs another."""
+"""Who measures with whom, and when: pure. In a round each node is in one pair at most: none disturbs another."""
 
 import random
 from collections.abc import Iterator
