@@ -89,11 +89,12 @@ def test_an_unreachable_pair_is_named_and_so_is_a_node_that_is_cut_off(wires, lo
 
 
 def test_a_slow_node_is_named_with_its_figures(wires, look) -> None:
-    wires.host(3, *"tc qdisc add dev eth0 root tbf rate 60mbit burst 64kb latency 50ms".split())
+    shape = ("root", "tbf", "rate", "60mbit", "burst", "64kb", "latency", "50ms")
+    wires.host(3, "tc", "qdisc", "add", "dev", "eth0", *shape)
     try:
         (found,) = look()
     finally:
-        wires.host(3, *"tc qdisc delete dev eth0 root".split())
+        wires.host(3, *["tc", "qdisc", "delete", "dev", "eth0", "root"])
     assert (found.kind, found.pods) == ("slow", ("pod-3",))
     assert "3 links of pod pod-3 on node-3 are slow, 0.0" in found.problem
     assert "the others have" in found.problem
@@ -102,7 +103,7 @@ def test_a_slow_node_is_named_with_its_figures(wires, look) -> None:
 
 def test_packets_too_large_for_the_way_are_found(wires, look) -> None:
     for number in (0, 1):  # each packet by itself, as on a real wire
-        wires.host(number, *"ip link set eth0 gso_max_segs 1 gso_max_size 1500".split())
+        wires.host(number, *["ip", "link", "set", "eth0", "gso_max_segs", "1", "gso_max_size", "1500"])
     with wires.blocked(1, "INPUT", "-p", "tcp", "-m", "length", "--length", "1401:65535", "-j", "DROP"):
         (found,) = look(hosts=2)
     assert found.kind == "mtu"
