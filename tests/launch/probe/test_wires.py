@@ -94,7 +94,7 @@ def test_a_slow_node_is_named_with_its_figures(wires, look) -> None:
     try:
         (found,) = look()
     finally:
-        wires.host(3, *["tc", "qdisc", "delete", "dev", "eth0", "root"])
+        wires.host(3, "tc", "qdisc", "delete", "dev", "eth0", "root")
     assert (found.kind, found.pods) == ("slow", ("pod-3",))
     assert "3 links of pod pod-3 on node-3 are slow, 0.0" in found.problem
     assert "the others have" in found.problem
@@ -102,9 +102,15 @@ def test_a_slow_node_is_named_with_its_figures(wires, look) -> None:
 
 
 def test_packets_too_large_for_the_way_are_found(wires, look) -> None:
-    for number in (0, 1):  # each packet by itself, as on a real wire
-        wires.host(number, *["ip", "link", "set", "eth0", "gso_max_segs", "1", "gso_max_size", "1500"])
-    with wires.blocked(1, "INPUT", "-p", "tcp", "-m", "length", "--length", "1401:65535", "-j", "DROP"):
-        (found,) = look(hosts=2)
+    def packed(segments: int, size: int) -> None:
+        for number in (0, 1):
+            wires.host(number, "ip", "link", "set", "eth0", "gso_max_segs", str(segments), "gso_max_size", str(size))
+
+    packed(1, 1500)  # each packet by itself, as on a real wire
+    try:
+        with wires.blocked(1, "INPUT", "-p", "tcp", "-m", "length", "--length", "1401:65535", "-j", "DROP"):
+            (found,) = look(hosts=2)
+    finally:
+        packed(65535, 65536)
     assert found.kind == "mtu"
     assert "packets of 1500 bytes do not arrive between pod-0 and pod-1, those of 1400 do" in found.problem
