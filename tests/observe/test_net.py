@@ -94,7 +94,7 @@ def test_a_pod_that_cannot_be_asked_is_named() -> None:
 def gpus(*, count: int = 2, tflops: float = 700.0, right: bool = True, free: int = 79, reduced: float = 400.0) -> dict:
     chip = {"name": "H100", "memory": 80 << 30, "free": free << 30, "tflops": tflops, "right": right}
     chips = [{"index": at} | chip for at in range(count)]
-    return {"wanted": 2, "devices": chips, "all_reduce": {"world": count, "gbytes": reduced}}
+    return {"device": "cuda", "wanted": 2, "devices": chips, "all_reduce": {"world": count, "gbytes": reduced}}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from stoker.observe.preflight import Bad, bad_gpus
 SLOW = 0.5  # of the median rate of the other links
 LATE = 10.0  # times the median latency of the other links
 LATE_MS = 2.0  # and no less: in a quiet network a tenth of it is noise
+FEWEST = 2  # others, or there is nothing to compare a link with
 LEAST_GBITS, MOST_MS = 0.1, 20.0  # whatever the others have: no training is worth its time over such a link
 ALLOW = "Let the pods of a run reach each other on all ports: kubectl get networkpolicy, or the cloud's firewall"
 FEW = 3  # that are named before the rest is counted
@@ -207,11 +208,10 @@ def _slow(survey: Survey) -> Iterator[Finding]:
     slow, late = [], []
     for link in flowing:
         others = [one for one in flowing if one is not link and one.same_machine is link.same_machine]
-        usual = median(map(rate, others)) if others else 0.0
-        if rate(link) < max(LEAST_GBITS, SLOW * usual):
+        enough = len(others) >= FEWEST
+        if rate(link) < max(LEAST_GBITS, SLOW * median(map(rate, others)) if enough else 0.0):
             slow.append(link)
-        usual = median(_ms(one) for one in others) if others else MOST_MS
-        if _ms(link) > min(MOST_MS, max(LATE_MS, LATE * usual)):
+        if _ms(link) > min(MOST_MS, max(LATE_MS, LATE * median(map(_ms, others))) if enough else MOST_MS):
             late.append(link)
     if slow:
         yield _lagging(survey, "slow", slow, flowing, lambda some: f"{_span(rate, some)} Gbit/s")

@@ -22,8 +22,9 @@ class Bad:
 
 def bad_gpus(survey: Survey) -> list[Bad]:
     found: list[Bad] = []
-    speeds = [one["tflops"] for told in survey.gpus.values() for one in told.get("devices", []) if one.get("tflops")]
-    reduced = {pod: told["all_reduce"].get("gbytes") for pod, told in survey.gpus.items() if "all_reduce" in told}
+    chips = {pod: told for pod, told in survey.gpus.items() if told.get("device") == "cuda"}  # a CPU has other work too
+    speeds = [one["tflops"] for told in chips.values() for one in told["devices"] if one["tflops"]]
+    reduced = {pod: told["all_reduce"].get("gbytes") for pod, told in chips.items()}
     for pod, told in survey.gpus.items():
         if told.get("error"):
             found.append(
@@ -37,9 +38,13 @@ def bad_gpus(survey: Survey) -> list[Bad]:
             continue
         if len(told["devices"]) != told["wanted"]:
             found.append(Bad(pod=pod, problem=f"has {len(told['devices'])} GPUs of {told['wanted']}"))
-        found += [Bad(pod=pod, problem=text) for one in told["devices"] if (text := _wrong(one, speeds))]
+        found += [
+            Bad(pod=pod, problem=text)
+            for one in told["devices"]
+            if (text := _wrong(one, speeds if pod in chips else []))
+        ]
         reduce = told["all_reduce"]
-        others = [value for other, value in reduced.items() if other != pod and value]
+        others = [value for other, value in reduced.items() if other != pod and value] if pod in chips else []
         if reduce.get("error"):
             found.append(Bad(pod=pod, problem=f"cannot all-reduce over its GPUs: {reduce['error']}"))
         elif others and reduce.get("gbytes") and reduce["gbytes"] < SLOW_NODE * median(others):

@@ -15,8 +15,8 @@ from stoker.spec.errors import StokerError
 MINUTE = 45.0  # seconds for all pairs, so that the whole is told within one
 EACH = 0.3  # seconds that bits flow, each way
 CALLS = 64  # other pods that each pod calls by name and port
-DOUBTFUL = 0.5  # of the median rate; such a link is measured once more, alone: others may have been in its way
-AGAIN = 8  # links at most
+DOUBTFUL = 0.6  # of the median rate; such a link is measured again, alone: others may have been in its way
+AGAIN, MOST_AGAIN = 3, 8  # times, and links each time
 CLUSTER_NAME = "kubernetes.default.svc"  # that every cluster's DNS knows
 PREFLIGHT_PATIENCE = 330.0
 
@@ -114,7 +114,7 @@ def _ports(agents: list[Agent], listens: dict[str, list[int]], own: dict[str, in
 
 
 def _links(agents: list[Agent], hosts: list[Host], ports: dict[str, int]) -> list[Link]:
-    """All pairs, or as many as there is time for; doubtful ones twice."""
+    """All pairs, or as many as there is time for; doubtful ones again."""
     end = time.monotonic() + MINUTE
     found: list[Link] = []
 
@@ -132,10 +132,11 @@ def _links(agents: list[Agent], hosts: list[Host], ports: dict[str, int]) -> lis
         if time.monotonic() > end:
             break
     place = {agent.site.pod: at for at, agent in enumerate(agents)}
-    for link in _doubtful(found)[:AGAIN]:
-        again = at_once([(place[link.source], place[link.target])], measure)[0]
-        if not isinstance(again, Silent):
-            found[found.index(link)] = _better(link, again)
+    for _ in range(AGAIN):
+        for link in _doubtful(found)[:MOST_AGAIN]:
+            again = at_once([(place[link.source], place[link.target])], measure)[0]
+            if not isinstance(again, Silent):
+                found[found.index(link)] = _better(link, again)
     return found
 
 
