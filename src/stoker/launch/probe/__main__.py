@@ -19,7 +19,7 @@ from stoker.launch.probe.reach import port_state, resolved, side_by_side
 Message = dict[str, Any]
 PREFLIGHT = "stoker.train.preflight"
 PREFLIGHT_PATIENCE = 300.0  # seconds: torch alone may take a minute to be read from a slow disk
-SLOWER_LOOKUPS = "timeout:2 attempts:1"  # glibc asks a silent server for 10 seconds, and again for each search domain
+LOOKUPS = "timeout:3 attempts:2"  # glibc asks a silent server for 10 seconds, and again for each search domain
 
 
 class Agent:
@@ -69,7 +69,7 @@ class Agent:
 
 
 def main() -> None:
-    os.environ.setdefault("RES_OPTIONS", SLOWER_LOOKUPS)
+    os.environ.setdefault("RES_OPTIONS", LOOKUPS)
     agent = Agent()
     verbs: dict[str, Callable[..., Any]] = {
         "begin": agent.begin,
