@@ -68,7 +68,7 @@ def _live(cluster: Cluster, run: str, node: Callable[[Object], int | None]) -> l
 
 
 def _with_pods(cluster: Cluster, spec: AnySpec, *, name: str, image: str, nodes: int, gpus: bool) -> Survey:
-    if gpus and spec.on.neuron:
+    if gpus and any(name.endswith("/neuron") for name in needs(spec, name).devices):
         raise UserError("the preflight is for GPUs, and these are Neuron devices", remedy="Leave --gpus out")
     fixed = spec.model_copy(update={"on": spec.on.model_copy(update={"nodes": Nodes(str(nodes))})})
     with made(cluster, fixed, name=name, image=image, gpus=gpus) as pods:

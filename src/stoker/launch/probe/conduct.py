@@ -41,7 +41,7 @@ def conduct(
     called = _ports(up, {host.site.pod: host.listens for host in hosts}, ports, port)
     talks = at_once(up, lambda agent: agent.ask("talks", peers=_addresses(hosts, but=agent.site)))
     hosts = [replace(host, talks=_or_none(told)) for host, told in zip(hosts, talks, strict=True)]
-    links = _links(up, hosts, ports)
+    links = _links(up, hosts, ports, called)
     gpus: dict[str, Any] = {}
     if preflight is not None:
         told = at_once(up, lambda agent: agent.ask("preflight", words=preflight, patience=PREFLIGHT_PATIENCE))
@@ -113,19 +113,23 @@ def _ports(agents: list[Agent], listens: dict[str, list[int]], own: dict[str, in
     return [one for some in at_once(agents, call) if not isinstance(some, Silent) for one in some]
 
 
-def _links(agents: list[Agent], hosts: list[Host], ports: dict[str, int]) -> list[Link]:
-    """All pairs, or as many as there is time for; doubtful ones again."""
+def _links(agents: list[Agent], hosts: list[Host], ports: dict[str, int], called: list[Port]) -> list[Link]:
+    """All pairs, or as many as there is time for; doubtful ones again. `called`: who reaches whom at all."""
     end = time.monotonic() + MINUTE
+    states = {(one.source, one.target): one.state for one in called if one.port == ports[one.target]}
     found: list[Link] = []
 
     def measure(pair: tuple[int, int]) -> Link:
-        here, there = agents[pair[0]], agents[pair[1]]
-        same = here.site.machine == there.site.machine
-        link = Link(source=here.site.pod, target=there.site.pod, same_machine=same)
-        address = there.site.address
-        told = here.ask("link", address=address, port=ports[there.site.pod], seconds=EACH)
-        face = _interface(hosts[pair[0]], told.get("own", ""))
-        return replace(link, interface=face, **told)
+        here, there = pair
+        names = agents[here].site.pod, agents[there].site.pod
+        if states.get(names, "open") != "open" and states.get(names[::-1]) == "open":
+            (here, there), names = (there, here), names[::-1]
+        one, other = agents[here], agents[there].site
+        link = Link(source=names[0], target=names[1], same_machine=one.site.machine == other.machine)
+        if states.get(names, "open") != "open":
+            return replace(link, error=states[names])
+        told = one.ask("link", address=other.address, port=ports[other.pod], seconds=EACH)
+        return replace(link, interface=_interface(hosts[here], told.get("own", "")), **told)
 
     for one in rounds(len(agents)):
         found += [link for link in at_once(one, measure) if not isinstance(link, Silent)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from stoker.kube import Cluster, Forbidden, Object
 from stoker.launch.jobs import job
+from stoker.launch.kubernetes import is_elastic
 from stoker.launch.needs import Needs, needs
 from stoker.launch.pod import Task
 from stoker.launch.probe.survey import Site
@@ -20,6 +21,7 @@ from stoker.spec.run import AnySpec
 LIVES = 900  # seconds: whoever made them may be gone before he deletes them
 KEPT = 60  # seconds that the job stays after that
 PATIENCE = 180.0  # seconds for nodes to be found and the image to be pulled
+NO_ROOM = 30.0  # seconds after which a pod that found no node will find none, where nobody adds nodes
 HOSTNAME = "kubernetes.io/hostname"
 CPU, MEMORY = 0.1, 128 << 20
 PREFLIGHT_MEMORY = 2 << 30  # torch and a matrix or two
@@ -111,22 +113,21 @@ def _less(wanted: Needs, gpus: bool) -> Needs:
 
 
 def _wait(cluster: Cluster, name: str, nodes: Nodes) -> list[Object]:
-    ours: dict[str, str | None] = {contract.LABEL_RUN: name}
-    end = time.monotonic() + PATIENCE
-    pods: list[Object] = []
-    while time.monotonic() < end:
-        pods = list(cluster.list("Pod", labels=ours))
+    began = time.monotonic()
+    grows = is_elastic(cluster)
+    while True:
+        pods = list(cluster.list("Pod", labels={contract.LABEL_RUN: name}))
         up = [pod for pod in pods if runs(pod)]
         if len(up) >= nodes.most:
             return up
-        for pod in pods:
-            if problem := trouble(pod):
-                raise problem
+        for problem in filter(None, map(trouble, pods)):
+            raise problem
+        why = next(filter(None, map(unscheduled, pods)), "")
+        waited = time.monotonic() - began
+        if waited > PATIENCE or (why and not grows and waited > NO_ROOM):
+            raise UserError(
+                f"{nodes.most - len(up)} of the {nodes.most} pods that are to look at the network did not start within "
+                f"{waited:.0f} seconds ({why or 'it does not say why'})",
+                remedy="Ask for fewer with --nodes, or make room: each takes a node of its own",
+            )
         time.sleep(0.5)
-    waiting = [pod for pod in pods if not runs(pod)]
-    why = next((text for pod in waiting if (text := unscheduled(pod))), "it does not say why")
-    raise UserError(
-        f"{len(waiting) or nodes.most} of the {nodes.most} pods that are to look at the network did not start within "
-        f"{PATIENCE:.0f} seconds ({why})",
-        remedy="Ask for fewer with --nodes, or make room",
-    )
