@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.observe.top import Gpu, Top, read_gpus
+from stoker.observe.chips import Gpu
+from stoker.observe.top import Top, read_gpus
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError

@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Cluster": {
         "cp": ("stoker.cli.cp", "files to and from a run's volume; from a bucket, inside the cluster"),
         "scale": ("stoker.cli.scale", "more nodes or fewer for a run, while it runs"),
+        "net": ("stoker.cli.net", "names, ports, latency and bandwidth between nodes, and what is wrong there"),
         "shell": ("stoker.cli.shell", "a shell, or a command, in a pod with the run's image and volume"),
     },
     "Use": {

@@ -152,9 +152,15 @@ def _resources(needs: Needs) -> Object:
 
 
 def _affinity(needs: Needs) -> Object | None:
-    if not needs.spot:
+    """One of the spot labels, and none of the nodes to avoid: a field takes one value, so each has its own line."""
+    terms: list[Object] = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in needs.spot
+    ]
+    if needs.avoid:
+        away = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in needs.avoid]
+        terms = [term | {"matchFields": away} for term in terms or [{}]]
+    if not terms:
         return None
-    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in needs.spot]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 

@@ -133,18 +133,18 @@ def _wait(cluster: Cluster, name: str, end: float) -> str:
         seen = pod
         if runs(pod):
             return name
-        if problem := _problem(pod):
+        if problem := trouble(pod):
             cluster.delete("Pod", name, grace=0)
             raise problem
     cluster.delete("Pod", name, grace=0)
-    why = _unscheduled(seen) or "it does not say why"
+    why = unscheduled(seen) or "it does not say why"
     raise UserError(
         f"pod {name}, which is to read the volume, did not start within {PATIENCE:.0f} seconds ({why})",
         remedy=f"See: kubectl -n {cluster.namespace} get events",
     )
 
 
-def _problem(pod: Object) -> UserError | None:
+def trouble(pod: Object) -> UserError | None:
     """What no waiting mends."""
     name, image = pod["metadata"]["name"], pod["spec"]["containers"][0]["image"]
     status = pod.get("status") or {}
@@ -166,9 +166,10 @@ def _problem(pod: Object) -> UserError | None:
                 f"the image {image} cannot run Stoker: it ended with code {ended.get('exitCode')}",
                 remedy="Use an image that has it: stoker image build makes one",
             )
-    why = _unscheduled(pod)
+    why = unscheduled(pod)
     if "unbound immediate PersistentVolumeClaims" in why or ("persistentvolumeclaim" in why and "not found" in why):
-        claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        volumes = [one.get("persistentVolumeClaim") or {} for one in pod["spec"].get("volumes", [])]
+        claim = next((one["claimName"] for one in volumes if one), "")
         return UserError(
             f"the volume claim '{claim}' is not bound to a volume ({_short(why)})",
             remedy=f"See why: kubectl describe pvc {claim}",
@@ -176,7 +177,7 @@ def _problem(pod: Object) -> UserError | None:
     return None
 
 
-def _unscheduled(pod: Object) -> str:
+def unscheduled(pod: Object) -> str:
     conditions: Sequence[Any] = (pod.get("status") or {}).get("conditions") or []
     return next((one.get("message") or "" for one in conditions if one.get("reason") == "Unschedulable"), "")
 

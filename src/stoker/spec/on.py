@@ -116,6 +116,8 @@ class On(Section):
     """Labels that its nodes have, such as `{role: gpu}`."""
     tolerations: list[Annotated[Text, Field(pattern=TOLERATION)]] = []
     """Taints of nodes that it may use all the same, as kubectl writes them: `key`, `key=value`, `key=value:NoSchedule`."""  # noqa: E501
+    avoid: list[DnsName] = []
+    """Nodes of the cluster that its pods stay away from, by name: those in which `stoker net` found a fault."""
     shm: Bytes | None = None
     """Size of /dev/shm, which counts as memory of the pod. Left out: half of `memory`."""
     service_account: DnsName | None = None

@@ -1,0 +1,195 @@
+"""Has the agents of all pods look around, call each other and measure in turn, in a minute however many there are."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from stoker.launch.probe.agents import Agent, Silent, at_once
+from stoker.launch.probe.rounds import rounds
+from stoker.launch.probe.survey import Host, Interface, Link, Name, Port, Site, Survey
+from stoker.spec.errors import StokerError
+
+MINUTE = 45.0  # seconds for all pairs, so that the whole is told within one
+EACH = 0.3  # seconds that bits flow, each way
+CALLS = 64  # other pods that each pod calls by name and port
+DOUBTFUL = 0.6  # of the median rate; such a link is measured again, alone: others may have been in its way
+AGAIN, MOST_AGAIN = 3, 8  # times, and links each time
+CLUSTER_NAME = "kubernetes.default.svc"  # that every cluster's DNS knows
+PREFLIGHT_PATIENCE = 330.0
+
+
+def conduct(
+    agents: Sequence[Agent],
+    *,
+    token: str,
+    port: int,
+    live: bool,
+    nodes: int,
+    env: dict[str, str],
+    cluster_name: str = CLUSTER_NAME,
+    preflight: list[str] | None = None,
+) -> Survey:
+    """`env`: the run's own variables. `preflight`: the words for it, where it is wanted."""
+    began = time.monotonic()
+    hosts, lost, there = _begin(agents, token=token, ports=[] if live else [port], env=env)
+    ports = {agent.site.pod: number for agent, number in there}
+    up = [agent for agent, _ in there]
+    names = _names(up, cluster_name)
+    called = _ports(up, {host.site.pod: host.listens for host in hosts}, ports, port)
+    talks = at_once(up, lambda agent: agent.ask("talks", peers=_addresses(hosts, but=agent.site)))
+    hosts = [replace(host, talks=_or_none(told)) for host, told in zip(hosts, talks, strict=True)]
+    links = _links(up, hosts, ports, called)
+    gpus: dict[str, Any] = {}
+    if preflight is not None:
+        told = at_once(up, lambda agent: agent.ask("preflight", words=preflight, patience=PREFLIGHT_PATIENCE))
+        for agent, one in zip(up, told, strict=True):
+            gpus[agent.site.pod] = {"error": str(one)} if isinstance(one, Silent) else one
+    return Survey(
+        live=live,
+        port=port,
+        hosts=hosts,
+        lost=lost,
+        names=names,
+        ports=called,
+        links=links,
+        pairs=len(up) * (len(up) - 1) // 2,
+        nodes=nodes,
+        seconds=time.monotonic() - began,
+        gpus=gpus,
+    )
+
+
+def _begin(
+    agents: Sequence[Agent], *, token: str, ports: list[int], env: dict[str, str]
+) -> tuple[list[Host], dict[str, str], list[tuple[Agent, int]]]:
+    told = at_once(
+        agents, lambda agent: agent.ask("begin", token=token, address=agent.site.address, ports=ports, env=env)
+    )
+    hosts, lost, there = [], {}, []
+    for agent, one in zip(agents, told, strict=True):
+        if isinstance(one, Silent):
+            lost[agent.site.pod] = str(one)
+            continue
+        there.append((agent, int(one.pop("port"))))
+        faces = [Interface(**face) for face in one.pop("interfaces")]
+        hosts.append(Host(site=agent.site, interfaces=faces, **one))
+    if not hosts:  # nobody may ask, or the image has no agent: that is no fault of the network
+        cause = next((one.__cause__ for one in told if isinstance(one.__cause__, StokerError)), None)
+        if cause:
+            raise cause
+    return hosts, lost, there
+
+
+def _names(agents: list[Agent], cluster_name: str) -> list[Name]:
+    def look(agent: Agent) -> list[Name]:
+        wanted = {cluster_name: ""} if cluster_name else {}
+        wanted |= {name: site.address for site in [agent.site, *_called(agent, agents)] for name in site.names}
+        told = agent.ask("names", names=list(wanted))
+        return [Name(pod=agent.site.pod, wanted=wanted[one["name"]], **one) for one in told]
+
+    return [one for some in at_once(agents, look) if not isinstance(some, Silent) for one in some]
+
+
+def _ports(agents: list[Agent], listens: dict[str, list[int]], own: dict[str, int], port: int) -> list[Port]:
+    """The supervisors' port, and the one that the system chose for an agent, as it does for the collectives."""
+
+    def call(agent: Agent) -> list[Port]:
+        targets = [(site, number) for site in _called(agent, agents) for number in (port, own[site.pod])]
+        told = agent.ask("ports", targets=[(site.address, number) for site, number in targets])
+        return [
+            Port(
+                source=agent.site.pod,
+                target=site.pod,
+                port=number,
+                state=state,
+                listens=number in (*listens[site.pod], own[site.pod]),
+            )
+            for (site, number), state in zip(targets, told, strict=True)
+        ]
+
+    return [one for some in at_once(agents, call) if not isinstance(some, Silent) for one in some]
+
+
+def _links(agents: list[Agent], hosts: list[Host], ports: dict[str, int], called: list[Port]) -> list[Link]:
+    """All pairs, or as many as there is time for; doubtful ones again. `called`: who reaches whom at all."""
+    end = time.monotonic() + MINUTE
+    states = {(one.source, one.target): one.state for one in called if one.port == ports[one.target]}
+    found: list[Link] = []
+
+    def measure(pair: tuple[int, int]) -> Link:
+        here, there = pair
+        names = agents[here].site.pod, agents[there].site.pod
+        if states.get(names, "open") != "open" and states.get(names[::-1]) == "open":
+            (here, there), names = (there, here), names[::-1]
+        one, other = agents[here], agents[there].site
+        link = Link(source=names[0], target=names[1], same_machine=one.site.machine == other.machine)
+        if states.get(names, "open") != "open":
+            return replace(link, error=states[names])
+        told = one.ask("link", address=other.address, port=ports[other.pod], seconds=EACH)
+        return replace(link, interface=_interface(hosts[here], told.get("own", "")), **told)
+
+    for one in rounds(len(agents)):
+        found += [link for link in at_once(one, measure) if not isinstance(link, Silent)]
+        if time.monotonic() > end:
+            break
+    place = {agent.site.pod: at for at, agent in enumerate(agents)}
+    for _ in range(AGAIN):
+        for link in _doubtful(found)[:MOST_AGAIN]:
+            again = at_once([(place[link.source], place[link.target])], measure)[0]
+            if not isinstance(again, Silent):
+                found[found.index(link)] = _better(link, again)
+    return found
+
+
+def _doubtful(links: list[Link]) -> list[Link]:
+    found = []
+    for same in (True, False):
+        alike = [link for link in links if link.same_machine is same and link.gbits and link.back]
+        if len(alike) > 1:
+            usual = median(_rate(link) for link in alike)
+            slow = median(link.ms or 0.0 for link in alike)
+            found += [link for link in alike if _rate(link) < DOUBTFUL * usual or (link.ms or 0.0) > slow / DOUBTFUL]
+    return found
+
+
+def _rate(link: Link) -> float:
+    return min(link.gbits or 0.0, link.back or 0.0)
+
+
+def _better(link: Link, again: Link) -> Link:
+    if again.error or again.ms is None or link.ms is None:
+        return link
+    return replace(
+        link,
+        ms=min(link.ms, again.ms),
+        gbits=max(link.gbits or 0.0, again.gbits or 0.0),
+        back=max(link.back or 0.0, again.back or 0.0),
+    )
+
+
+def _interface(host: Host, address: str) -> str:
+    return next((face.name for face in host.interfaces if address in face.addresses), "")
+
+
+def _called(agent: Agent, agents: list[Agent]) -> list[Site]:
+    """All others, or of many the two beside it and some more."""
+    others = [one.site for one in agents if one is not agent]
+    if len(others) <= CALLS:
+        return others
+    at = agents.index(agent)
+    beside = [agents[at - 1].site, agents[(at + 1) % len(agents)].site]
+    rest = [site for site in others if site not in beside]
+    return beside + random.Random(at).sample(rest, CALLS - len(beside))
+
+
+def _addresses(hosts: list[Host], *, but: Site) -> list[str]:
+    """All that the other pods have, also those that nobody should use."""
+    others = [face for host in hosts if host.site is not but for face in host.interfaces if face.name != "lo"]
+    return [address for face in others for address in face.addresses]
+
+
+def _or_none(told: Any) -> list[str]:
+    return [] if isinstance(told, Silent) else told

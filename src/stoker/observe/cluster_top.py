@@ -1,0 +1,111 @@
+"""What the workers of a run in a cluster use: `stoker top` in each of its pods, put together here."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.kube import Object, connect
+from stoker.launch.reader import runs
+from stoker.launch.remote import Remote
+from stoker.launch.transfer.frames import Cut
+from stoker.observe.chips import Gpu
+from stoker.observe.cluster import rows
+from stoker.observe.top import Use
+from stoker.rundir import PlaceRef, RunDir
+from stoker.spec import contract
+from stoker.spec.errors import StokerError
+
+AT_ONCE = 16  # pods that are asked at the same time
+PATIENCE = 60.0  # seconds for the first word: Python starts slowly beside workers that take all of the processor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodUse(Use):
+    """What a worker uses of the node that its pod is on."""
+
+    pod: str
+    machine: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    state: str
+    step: int
+    steps: int | None
+    used: list[PodUse]
+    unread: dict[str, str]
+    """Pods that did not answer -> why."""
+
+
+class ClusterTop:
+    """Looks again and again. With `seconds`, one command stays in each pod and reports in that time."""
+
+    def __init__(self, run: RunDir, place: PlaceRef, *, seconds: float | None = None) -> None:
+        self._run = run
+        self._remote = Remote(place, run.any_spec(), cluster=connect(place.context, place.namespace))
+        self._words = ["--json"] + (["--watch", f"{seconds:g}"] if seconds is not None else [])
+        self._asked: dict[str, _Asked] = {}
+
+    def look(self) -> Look:
+        pods = {pod["metadata"]["name"]: pod for pod in self._pods()}
+        self._asked = {name: asked for name, asked in self._asked.items() if name in pods and not asked.ended}
+        new = [name for name in pods if name not in self._asked]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            started = pool.map(lambda name: _Asked(self._remote, name, self._words), new)
+            self._asked |= dict(zip(new, started, strict=True))
+        told = [(pods[name], asked.told) for name, asked in self._asked.items() if asked.told]
+        used = [_use(worker, pod) for pod, one in told for worker in one["workers"]]
+        state, step, steps = self._where([one for _, one in told])
+        return Look(
+            state=state,
+            step=step,
+            steps=steps,
+            used=sorted(used, key=lambda use: use.rank),
+            unread={name: asked.wrong for name, asked in self._asked.items() if asked.wrong},
+        )
+
+    def _where(self, told: list[dict[str, Any]]) -> tuple[str, int, int | None]:
+        """As the pod says that is furthest on; where none answers, the cluster."""
+        if told:
+            furthest = max(told, key=lambda one: int(one["step"]))
+            return furthest["state"], furthest["step"], furthest["steps"]
+        row = rows([self._run])[0]
+        return row.state, row.step, row.steps
+
+    def _pods(self) -> list[Object]:
+        labels = {contract.LABEL_RUN: self._remote.ref.run}
+        found = self._remote.cluster.list("Pod", labels=labels, fields={"status.phase": "Running"})
+        return [pod for pod in found if runs(pod)]
+
+
+class _Asked:
+    """A command in a pod. It is waited for until its first word."""
+
+    def __init__(self, remote: Remote, pod: str, words: list[str]) -> None:
+        self.told: dict[str, Any] | None = None
+        """Its newest word."""
+        self.wrong = ""
+        self.ended = False
+        self._heard = threading.Event()
+        threading.Thread(target=self._listen, args=(remote, pod, words), daemon=True).start()
+        if not self._heard.wait(PATIENCE):
+            self.wrong = f"no answer within {PATIENCE:.0f} seconds"
+
+    def _listen(self, remote: Remote, pod: str, words: list[str]) -> None:
+        try:
+            for line in remote.ask_pod(pod, "top", *words):
+                self.told = json.loads(line)
+                self._heard.set()
+        except (StokerError, Cut, ValueError) as e:
+            self.wrong = e.problem if isinstance(e, StokerError) else str(e)
+        finally:
+            self.ended = True
+            self._heard.set()
+
+
+def _use(worker: dict[str, Any], pod: Object) -> PodUse:
+    gpu = Gpu(**worker["gpu"]) if worker["gpu"] else None
+    where = {"pod": pod["metadata"]["name"], "machine": pod["spec"].get("nodeName", "")}
+    return PodUse(**(worker | {"gpu": gpu} | where))
