@@ -29,6 +29,12 @@ def operator() -> Path:
     return cache.built("operator", made_from, _build_operator, takes="about 2 minutes on two cores")
 
 
+def etcd() -> Path:
+    """A folder with an etcd that still has the v2 API."""
+    made_from = cache.key(SOURCES / "etcd", *_etcd())
+    return cache.built("etcd", made_from, _build_etcd, takes="about 1 minute on two cores")
+
+
 def kwok() -> Path:
     """A folder with kwok, and what its pods do: become ready, be deleted. They do not end by themselves."""
     made_from = cache.key(SOURCES / "kwok", *_kwok(), *STAGES)
@@ -58,6 +64,11 @@ def _operator() -> list[str]:
     return [*FLAGS, f"-ldflags={LEAN}", f"{module}/cmd/training-operator.v1"]
 
 
+def _etcd() -> list[str]:
+    [module] = versions.read().modules["etcd"]
+    return [*FLAGS, f"-ldflags={LEAN}", module]
+
+
 def _kwok() -> list[str]:
     [module] = versions.read().modules["kwok"]
     return [*FLAGS, f"-ldflags={LEAN}", f"{module}/cmd/kwok"]
@@ -73,6 +84,10 @@ def _build_cluster(out: Path) -> None:
 def _build_operator(out: Path) -> None:
     go("build", "-o", str(out / "manager"), *_operator(), folder=SOURCES / "operator")
     shutil.copytree(_module("operator") / "manifests", out / "manifests", copy_function=shutil.copyfile)
+
+
+def _build_etcd(out: Path) -> None:
+    go("build", "-o", str(out / "etcd"), *_etcd(), folder=SOURCES / "etcd")
 
 
 def _build_kwok(out: Path) -> None:
