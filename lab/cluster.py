@@ -116,7 +116,7 @@ def build() -> Parts:
         base = pool.submit(images.base)
         programs, operator, _ = golang.cluster(), golang.operator(), golang.kwok()
         made = {"pause": images.pause(), "bare": images.bare(), "operator": images.operator(), "base": base.result()}
-        made["init"] = images.init()
+        made |= {"init": images.init(), "etcd": images.etcd()}
     return Parts(programs=programs, operator=operator, images=made)
 
 

@@ -57,6 +57,16 @@ def init() -> Path:
     return cache.built("image-init", cache.key(NSLOOKUP, base().name, _writer()), build)
 
 
+def etcd() -> Path:
+    """A server for runs that ask for `on.rendezvous: etcd`, where its own images have it."""
+    program = golang.etcd() / "etcd"
+
+    def build(folder: Path) -> None:
+        image.write(folder, image.layer({"usr/local/bin/etcd": program}), Cmd=["etcd"])
+
+    return cache.built("image-etcd", cache.key(program, _writer()), build)
+
+
 def operator() -> Path:
     """The training operator, as its manifests want it."""
     program = golang.operator() / "manager"

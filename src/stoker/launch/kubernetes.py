@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.kube import Cluster, Forbidden, Object, connect
-from stoker.launch import pod, secrets
+from stoker.launch import etcd, pod, secrets
 from stoker.launch.backend import Facts, Submission
 from stoker.launch.fits import check_fits
 from stoker.launch.image.reference import without_scheme
@@ -92,6 +92,7 @@ class Kubernetes:
         self._check_kind(spec.on)
         self._check_claim(spec.on)
         self._check_named(spec.on)
+        etcd.check(self.cluster, spec.on)
         warnings = check_fits(needs(spec, submission.run.name), facts.inventory, nodes=spec.on.nodes.most)
         *others, owner = submission.objects
         if self._last(owner):  # it gives way first: most of a job cannot be changed
