@@ -16,7 +16,9 @@ from stoker.spec.errors import UserError
 def import_config_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = sorted([*KINDS, torchx.KIND])
     parser.add_argument("kind", choices=kinds, metavar="|".join(kinds), help="what the file holds")
-    parser.add_argument("file", type=Path, metavar="FILE", help="the manifest or, for torchx, the command as you type it")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the manifest or, for torchx, the command as you type it"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="the value of a $NAME in it; once for each"
     )

@@ -80,9 +80,7 @@ def _spec(file: Path, words: Sequence[str], call: Call) -> AnySpec:
             remedy=f"Say it to both: -cfg queue=…,namespace={said}",
         )
     if spec.secrets:
-        raise UserError(
-            "TorchX sends one object, and secrets are another", remedy="Start the run with: stoker launch"
-        )
+        raise UserError("TorchX sends one object, and secrets are another", remedy="Start the run with: stoker launch")
     if spec.on.context is not None:
         raise UserError(
             "on.context is set, and TorchX uses the kubeconfig's current one",

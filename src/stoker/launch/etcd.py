@@ -93,7 +93,7 @@ def check(cluster: Cluster, on: On) -> None:
 def _answers(deployment: Object | None) -> bool:
     status = (deployment or {}).get("status", {})
     current = status.get("observedGeneration") == (deployment or {}).get("metadata", {}).get("generation")
-    return current and status.get("updatedReplicas", 0) > 0 and status.get("availableReplicas", 0) > 0
+    return bool(current and status.get("updatedReplicas") and status.get("availableReplicas"))
 
 
 def _pod(image: str) -> Object:

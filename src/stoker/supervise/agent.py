@@ -60,9 +60,7 @@ def environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, 
 class RankLogs:
     """What an agent prints: a worker's lines, which begin with its rank, go to its log, the agent's own to its own."""
 
-    def __init__(
-        self, run: RunDir, *, node: int, note: Callable[[str], None], hear: Callable[[bytes], None]
-    ) -> None:
+    def __init__(self, run: RunDir, *, node: int, note: Callable[[str], None], hear: Callable[[bytes], None]) -> None:
         self._run, self._note, self._hear = run, note, hear
         self._own = LogFile(run.logs / f"agent-{node}.log", note=note)
         self._workers: dict[int, LogFile] = {}

@@ -55,9 +55,7 @@ class Job:
     address: str = LOOPBACK
     """Where other nodes reach this one."""
 
-    def start(
-        self, spec: AnySpec, launch: Launch, *, note: Callable[[str], None], hear: Hear | None = None
-    ) -> Crew:
+    def start(self, spec: AnySpec, launch: Launch, *, note: Callable[[str], None], hear: Hear | None = None) -> Crew:
         """`hear` is given the lines that the worker of rank 0 prints, `note` what the user should know."""
         secrets = secret_values(spec)
         if spec.on.rendezvous == "etcd":
@@ -75,7 +73,7 @@ class Job:
         self,
         spec: AnySpec,
         launch: Launch,
-        secrets: Mapping[str, str],
+        secrets: dict[str, str],
         *,
         note: Callable[[str], None],
         hear: Hear | None,

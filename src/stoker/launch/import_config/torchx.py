@@ -225,7 +225,9 @@ def _mounts(mounts: list[dict[str, str]], on: Values) -> None:
 
 
 def _container(on: Values) -> Values:
-    containers = on.setdefault("pod", {}).setdefault("spec", {}).setdefault("containers", [{"name": contract.CONTAINER}])
+    containers = (
+        on.setdefault("pod", {}).setdefault("spec", {}).setdefault("containers", [{"name": contract.CONTAINER}])
+    )
     ours: Values = containers[0]
     return ours
 
