@@ -51,5 +51,5 @@ def test_an_image_without_torchs_client_of_etcd_is_refused_when_it_is_built() ->
     none = Base(python="3.12", libc="glibc 2.36", packages={})
     check_etcd(spec, there, parse("x.example/y"))
     check_etcd(ScriptSpec(script="train.py"), none, parse("x.example/y"))
-    with pytest.raises(UserError, match=r"x\.example/y has no python-etcd.*stoker\[etcd\]"):
+    with pytest.raises(UserError, match=r"x\.example/y:latest has no python-etcd.*stoker\[etcd\]"):
         check_etcd(spec, none, parse("x.example/y"))

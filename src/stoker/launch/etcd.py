@@ -48,7 +48,7 @@ def install(cluster: Cluster, image: str) -> list[Object]:
         if there and there["metadata"].get("labels", {}).get(contract.LABEL_MANAGED_BY) != contract.MANAGED_BY:
             raise UserError(
                 f"namespace {cluster.namespace} has a {one['kind']} {one['metadata']['name']} that is not Stoker's",
-                remedy=f"If it is an etcd 3.5 with the v2 API, use it: on.rendezvous=etcd on.etcd={CLIENT}:{CLIENT_PORT}",
+                remedy="Use it if it is etcd 3.5 with the v2 API: on.rendezvous=etcd; else take another --namespace",
             )
     for one in made:
         cluster.apply(one)

@@ -36,7 +36,7 @@ TRAINIUM_CLAIM, TRAINIUM_FOLDER = "fsx-claim", "/data"
 
 
 def document(text: str, name: str) -> dict[str, Any]:
-    """The words as they were meant: {"run": torchx's options, "component": its name, "options": its own, "args": […]}."""
+    """The words as they were meant: TorchX's own options, the component, its options, and what follows them."""
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as e:
@@ -163,7 +163,7 @@ def _script(options: Field, run: Field, on: Values) -> str:
     if module := options["-m"] or options["--m"]:
         raise UserError(
             f"the component runs module {module.value}, and Stoker runs a file",
-            remedy=f"Run a file of two lines: import runpy, and runpy.run_module({module.value!r}, run_name='__main__')",
+            remedy=f"Run a file of two lines: import runpy; runpy.run_module({module.value!r}, run_name='__main__')",
         )
     script = str(options["--script"].used("script") or "")
     if not script:
@@ -225,10 +225,8 @@ def _mounts(mounts: list[dict[str, str]], on: Values) -> None:
 
 
 def _container(on: Values) -> Values:
-    containers = (
-        on.setdefault("pod", {}).setdefault("spec", {}).setdefault("containers", [{"name": contract.CONTAINER}])
-    )
-    ours: Values = containers[0]
+    spec = on.setdefault("pod", {}).setdefault("spec", {})
+    ours: Values = spec.setdefault("containers", [{"name": contract.CONTAINER}])[0]
     return ours
 
 
