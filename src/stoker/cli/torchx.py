@@ -1,12 +1,13 @@
 """What `torchx run … stoker.launch.torchx:app` does: check, prepare, build, upload, and leave the job to TorchX."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchx.cli.main import create_parser, get_sub_cmds
 from torchx.runner import config, get_runner
+from torchx.schedulers import get_default_scheduler_name
 from torchx.specs import AppDef
 
 from stoker.api.cluster import bring, plan, plan_dry, with_image
@@ -58,6 +59,11 @@ def _app(file: str, words: Sequence[str], call: Call) -> AppDef:
     if call.dry:
         return app_def(spec, plan_dry(spec, run).submission)
     planned = plan(spec, run)
+    if others := planned.submission.objects[:-1]:
+        raise UserError(
+            f"TorchX sends one object, and this run needs a {others[0]['kind']} too",
+            remedy="Start it with: stoker launch",
+        )
     with all_or_nothing(run):
         with preparing() as progress:
             opened = begin(spec, runs=RUNS, progress=progress)
@@ -79,8 +85,6 @@ def _spec(file: Path, words: Sequence[str], call: Call) -> AnySpec:
             f"on.namespace is {said}, and TorchX sends the job to {call.namespace}",
             remedy=f"Say it to both: -cfg queue=…,namespace={said}",
         )
-    if spec.secrets:
-        raise UserError("TorchX sends one object, and secrets are another", remedy="Start the run with: stoker launch")
     if spec.on.context is not None:
         raise UserError(
             "on.context is set, and TorchX uses the kubeconfig's current one",
@@ -92,14 +96,11 @@ def _spec(file: Path, words: Sequence[str], call: Call) -> AnySpec:
 def _call(argv: Sequence[str]) -> Call | None:
     """None where no `torchx run` is at work, but Python itself."""
     program = Path(argv[0])
-    if program.name != "torchx" and program.parts[-3:] != ("torchx", "cli", "main.py"):
+    if "run" not in argv or (program.name != "torchx" and program.parts[-3:] != ("torchx", "cli", "main.py")):
         return None
-    asked = create_parser(get_sub_cmds()).parse_args(argv[1:])
-    if "component_name_and_args" not in asked:
-        return None
+    asked = _parser().parse_args(argv[argv.index("run") + 1 :])
     with get_runner() as runner:
-        options = runner.scheduler_run_opts(asked.scheduler)
-    cfg = options.cfg_from_str(asked.scheduler_args)
+        cfg = runner.scheduler_run_opts(asked.scheduler).cfg_from_str(asked.scheduler_args)
     config.apply(scheduler=asked.scheduler, cfg=cfg)
     return Call(
         dry=asked.dryrun,
@@ -107,3 +108,17 @@ def _call(argv: Sequence[str]) -> Call | None:
         namespace=cfg.get("namespace") or NAMESPACE,
         queue=cfg.get("queue"),
     )
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Of what TorchX has read already: its own parser cannot be asked twice."""
+    scheduler = config.get_config(prefix="cli", name="run", key="scheduler") or get_default_scheduler_name()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-s", "--scheduler", default=scheduler)
+    parser.add_argument("-cfg", "--scheduler_args")
+    for flag in ("--dryrun", "--wait", "--log"):
+        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--workspace", "--buck-target")
+    parser.add_argument("--parent_run_id")
+    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    return parser

@@ -1,7 +1,6 @@
 """A planned run as TorchX's AppDef, and as the Volcano Job that TorchX then makes of it. Pure."""
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 from torchx.specs import AppDef, AppDryRunInfo, Resource, Role, VolumeMount, macros
@@ -15,13 +14,16 @@ from stoker.spec.run import AnySpec
 
 SCHEDULER = "kubernetes"
 ROLE = "node"
-JOB = f"{SCHEDULER}.job"
+NOT_OURS = ("TORCHX_RANK0_HOST",)  # of its own way for nodes to meet, which needs a plugin of Volcano's
 UNIQUE_LABEL = "app.kubernetes.io/instance"
 
 
-@dataclass
 class Nodes(Role):  # type: ignore[misc]
     """Its pods need more than a role can say: TorchX lets it lay that over what is about to be sent."""
+
+    def __init__(self, job: Object, **words: Any) -> None:
+        super().__init__(**words)
+        self.job = job
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
         if scheduler != SCHEDULER:
@@ -30,7 +32,7 @@ class Nodes(Role):  # type: ignore[misc]
                 remedy=f"Use -s {SCHEDULER}; on this machine run it with: stoker train",
             )
         request = dryrun_info.request
-        request.resource = job(request.resource, self.metadata[JOB])
+        request.resource = job(request.resource, self.job)
         return dryrun_info
 
 
@@ -45,6 +47,7 @@ def app_def(spec: AnySpec, submission: Submission) -> AppDef:
     entrypoint, *args = (macros.replica_id if word == NODE else word for word in container["command"])
     nodes = spec.on.nodes
     role = Nodes(
+        owner,
         name=ROLE,
         image=container["image"],
         entrypoint=entrypoint,
@@ -55,7 +58,6 @@ def app_def(spec: AnySpec, submission: Submission) -> AppDef:
         resource=_resource(wanted),
         port_map={one["name"]: one["containerPort"] for one in container["ports"]},
         mounts=[VolumeMount(src=volume["persistentVolumeClaim"]["claimName"], dst_path=contract.MOUNT)],
-        metadata={JOB: owner},
     )
     return AppDef(name=submission.run.name, roles=[role])
 
@@ -89,7 +91,7 @@ def _template(ours: Object, task: Object, index: int, made_up: str, name: str) -
     container = one_named(pod["spec"]["containers"], contract.CONTAINER)
     said = {one.name: one.value.replace(made_up, name) for one in theirs.spec.containers[0].env}
     own = {one["name"]: one for one in container["env"]} | {contract.ENV_NODE: _variable(contract.ENV_NODE, str(index))}
-    added = {key: _variable(key, value) for key, value in said.items() if key not in own}
+    added = {key: _variable(key, value) for key, value in said.items() if key not in (*own, *NOT_OURS)}
     container["env"] = [*own.values(), *added.values()]
     return pod
 
