@@ -18,7 +18,9 @@ from stoker.cli.image import building
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.progress import preparing
 from stoker.data.prepare import ignore
+from stoker.kube.kinds import key_of
 from stoker.launch import manifest
+from stoker.launch.jobs.auto import chosen
 from stoker.launch.transfer.meter import ignore as unseen
 from stoker.rundir import PlaceRef, Record, RunDir
 from stoker.spec import contract
@@ -76,10 +78,11 @@ def _rows(spec: AnySpec, planned: Planned, run: RunDir) -> list[tuple[str, str]]
         where = f"{cluster.who}, {where}, Kubernetes {cluster.version}"
     each = submission.workers // on.nodes.most
     shape = f"{on.nodes} node{'s' * (on.nodes != '1')} × {each} worker{'s' * (each != 1)}"
+    _, why = chosen(on, planned.facts.jobs, kueue=planned.facts.kueue)
     return [
         *describe.plan(spec, submission, run_dir(run.path)),
         ("cluster", where),
-        ("job", f"{owner['kind']} {owner['metadata']['name']}, {shape}"),
+        ("job", f"{key_of(owner)} {owner['metadata']['name']}, {shape}{why and f' ({why})'}"),
         *(("warning", text) for text in planned.warnings),
     ]
 

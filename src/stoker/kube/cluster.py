@@ -18,6 +18,7 @@ PAGE = 250  # objects in one answer: 5,000 pods are read in twenty, and never he
 GONE = 410
 RETRIES = 30  # seconds that a watch waits for a server that is gone
 REVIEW = Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
+GROUPS = Kind("APIGroup", "v1", "apis", namespaced=False)
 VERSION = Kind("version", "v1", "version", namespaced=False)
 
 
@@ -265,18 +266,21 @@ class Cluster:
                 return False
             raise
 
+    def groups(self) -> set[str]:
+        """The API groups that the server knows, beyond the first."""
+        return {one["name"] for one in self._get("/apis", GROUPS)["groups"]}
+
     def kind(self, name: str, version: str | None = None) -> Kind:
         """Asks the server for what we do not know ourselves."""
-        known = self._kinds.get(name)
-        if known and version in (None, known.version):
-            return known
         if version is None:
-            raise KeyError(name)
+            return self._kinds[name]
+        if known := next((one for one in self._kinds.values() if (one.name, one.version) == (name, version)), None):
+            return known
         some = Kind(name, version, name.lower() + "s")
         for one in self._get(some.root, some)["resources"]:
             if one["kind"] == name and "/" not in one["name"]:
-                found = Kind(name, version, one["name"], namespaced=one["namespaced"])
-                self._kinds[name] = found
+                found = Kind(name, version, one["name"], namespaced=one["namespaced"], shared=name in self._kinds)
+                self._kinds[found.key] = found
                 return found
         raise Refused(f"{self.who} knows no kind {name} of {version}", remedy="See: stoker check kube", code=NOT_FOUND)
 

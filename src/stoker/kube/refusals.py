@@ -14,6 +14,8 @@ NOT_FOUND = 404
 CANNOT = re.compile(r'cannot (\w+) resource "[^"]*" in API group "[^"]*"(?: in the namespace "([^"]*)")?')
 TOGETHER = ("create", "patch")  # to apply an object takes both
 READS = ("get", "list", "watch")  # nothing but a missing right forbids these
+HOOK = "failed calling webhook"
+SILENT = ("no endpoints available for service", "connection refused", "no route to host", "deadline exceeded")
 RULES = (  # words of an admission's refusal -> what to do
     ("admission webhook", "Follow its rule, with on.pod where it is of the pods, or ask who runs the cluster"),
     ("is being terminated", "Wait until the namespace is gone and make it anew, or take another: on.namespace"),
@@ -38,6 +40,10 @@ class Refused(UserError):
 
 class Forbidden(Refused):
     """The user lacks a right."""
+
+
+class HookSilent(Refused):
+    """A webhook that must see the object first does not answer: its operator is starting, or broken."""
 
 
 class Unreachable(UserError):
@@ -74,6 +80,12 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
         return Refused(
             f"the API server of {who} knows no kind {kind.name} ({kind.version})",
             remedy="See what is installed with: stoker check kube",
+            code=code,
+        )
+    if HOOK in message and any(words in message for words in SILENT):
+        return HookSilent(
+            f"the API server of {who} cannot {verb} {what}: the webhook of its operator does not answer",
+            remedy="Wait until its pods are ready, or mend them; see: stoker check kube",
             code=code,
         )
     otherwise = "Ask who runs the cluster what its rules allow" if code == 403 else "Mend it"

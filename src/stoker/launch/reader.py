@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from stoker.kube import Cluster, Object
+from stoker.launch.jobs import job_kind
 from stoker.launch.needs import needs
 from stoker.launch.pod import SECURITY, merged, one_named
 from stoker.launch.transfer.frames import Cut
@@ -38,7 +39,7 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         "tolerations": list(wanted.tolerations),
         "containers": [
             {
-                "name": contract.CONTAINER,
+                "name": job_kind(ref.job).CONTAINER,
                 "image": ref.image,
                 "command": list(WAIT),
                 "env": [{"name": key, "value": value} for key, value in run.env.items()],

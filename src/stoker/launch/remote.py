@@ -49,6 +49,11 @@ class Remote:
         """On each node."""
         return needs(self._spec, self.ref.run).workers
 
+    @property
+    def container(self) -> str:
+        """Of its pods, ours for reading too."""
+        return job_kind(self.ref.job).CONTAINER
+
     def connect(self, argv: Sequence[str]) -> Execution:
         """Start `python3 …` in a pod. Raises Cut when that pod is gone meanwhile."""
         try:
@@ -57,7 +62,7 @@ class Remote:
             raise Cut(e.problem) from e
 
     def execute(self, pod: str, argv: Sequence[str]) -> Execution:
-        return Execution(self.cluster, pod, argv, container=contract.CONTAINER, image=self.ref.image)
+        return Execution(self.cluster, pod, argv, container=self.container, image=self.ref.image)
 
     def ask(self, verb: str, *words: str) -> Iterator[str]:
         """The lines that `stoker VERB RUN …` prints there. What it complains of is raised here."""

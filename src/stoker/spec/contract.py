@@ -58,4 +58,4 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "stoker"
 LABEL_RUN: Final = "stoker.dev/run"
 LABEL_READER: Final = "stoker.dev/reader"
-LONGEST_RUN: Final = 52  # characters of a run's name there: a Service's has 63, and begins with it
+LONGEST_RUN: Final = 45  # characters of a run's name there: a JobSet's pod is called RUN-node-0-INDEX-abcde, at most 63

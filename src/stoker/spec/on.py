@@ -74,8 +74,14 @@ class On(Section):
     """Crashes in a row, with no new checkpoint between them, before the run is given up. When a script saves is its own affair: its count begins anew after ten minutes."""  # noqa: E501
     nodes: Nodes = Nodes("1")
     """Pods of the run: `2`, or `1..8`: as many as there is room for, and it goes on with fewer when some are lost."""
-    job: Literal["job", "pytorchjob"] = "job"
-    """What carries the pods: a plain Kubernetes `job`, or a `pytorchjob` of Kubeflow's training operator."""
+    job: Literal["job", "jobset", "pytorchjob", "trainjob", "vcjob", "auto"] = "job"
+    """What carries the pods: a plain Kubernetes `job`, which needs no operator; a `jobset`; a `pytorchjob` or a `trainjob` of Kubeflow's training operator v1 or Trainer v2; a `vcjob` of Volcano, whose pods start together or not at all. `auto`: the first that the cluster has of vcjob, trainjob, jobset, pytorchjob, job."""  # noqa: E501
+    queue: DnsName | None = None
+    """The queue that the run waits in: Volcano's for a `vcjob` (left out: its `default`), Kueue's LocalQueue for all others."""  # noqa: E501
+    queue_make: dict[str, Any] | None = None
+    """Volcano's Queue is made with this spec when the cluster has none of that name, such as `{weight: 1, capability: {cpu: 8}}`. It stays when the run has ended."""  # noqa: E501
+    runtime: DnsName | None = None
+    """The ClusterTrainingRuntime under a `trainjob`, such as `torch-distributed`: the run's own things are laid over it as runtimePatches. Left out: the run brings its own."""  # noqa: E501
     context: Text | None = None
     """The kubeconfig's context. Left out: its current one."""
     namespace: DnsLabel | None = None
@@ -134,6 +140,10 @@ class On(Section):
             raise ValueError("etcd is asked for nothing; set on.rendezvous to etcd, or take on.etcd out")
         if self.gpus is not None and self.workers != "auto" and 0 < self.gpus < self.workers:
             raise ValueError(f"workers is {self.workers}, and gpus {self.gpus}; set on.workers to {self.gpus} or less")
+        if self.runtime is not None and self.job not in ("trainjob", "auto"):
+            raise ValueError(f"runtime is for a trainjob, and job is {self.job}; set on.job to trainjob")
+        if self.queue_make is not None and (self.queue is None or self.job not in ("vcjob", "auto")):
+            raise ValueError("queue_make makes Volcano's queue; set on.queue to its name and on.job to vcjob")
         if unknown := set(self.pod) - {"metadata", "spec"}:
             raise ValueError(f"pod has {min(unknown)}; write pod: {{spec: …}} or pod: {{metadata: …}}")
         return self
