@@ -168,7 +168,7 @@ def _script(options: Field, run: Field, on: Values) -> str:
     script = str(options["--script"].used("script") or "")
     if not script:
         raise UserError("the component names no script", remedy="Write --script FILE after it")
-    workspace = str(run["--workspace"].value or "").removeprefix("file://")
+    workspace = re.sub("^(file:)?/+", "/", str(run["--workspace"].value or ""))
     local = "registry" in on and workspace and not script.startswith("/")
     return str(PurePosixPath(workspace) / script) if local else script
 
