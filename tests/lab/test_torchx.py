@@ -1,4 +1,4 @@
-"""TorchX's own command line starts a run on the real Volcano: it ends as the run does here, and both know it by name."""
+"""TorchX's own command line starts a run on the real Volcano: it ends as the run does here, under one name."""
 
 import json
 import os
