@@ -18,6 +18,7 @@ from lab.places import IMAGES, KUBECONFIG, REGISTRY
 
 PATIENCE_S = 300
 VOLUME = "stoker"
+KINDS = "trainjobs,jobs.batch.volcano.sh,jobsets,jobs.batch,pytorchjobs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,7 @@ def namespace(lab: Lab) -> Iterator[Namespace]:
     kubectl.apply(claim(VOLUME))
     yield Namespace(name=name, volume=VOLUME, kubectl=kubectl)
     # A pod of a Job is held until the Job's controller has counted it, which it does not in a namespace that ends.
-    kubectl("delete", "jobs,pytorchjobs", "--all", "--wait=false")
+    kubectl("delete", KINDS, "--all", "--wait=false")
     kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
     kubectl("delete", "namespace", name, "--wait=false")
 

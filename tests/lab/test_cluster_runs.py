@@ -10,7 +10,8 @@ import pytest
 from stoker.cli.main import main
 from stoker.rundir import RunDir
 
-KINDS = ["job", "pytorchjob"]
+KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
+KIND_WORDS = "pods,jobs.batch,jobsets,pytorchjobs,trainjobs,jobs.batch.volcano.sh"
 PATIENCE = 120.0
 LEAVES = (  # asked to end it takes a moment, as a save does, and then asks to be started again
     "import signal, sys, time, pathlib, os\n"
@@ -91,7 +92,7 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     assert owned["metadata"]["ownerReferences"][0]["name"] == run.name
     assert "hunter2" not in shown + (run.path / "place.json").read_text() + (run.path / "spec.yaml").read_text()
     assert "has ended" in stoker("stop", run.name)
-    assert namespace.kubectl("get", "pods,jobs", "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
+    assert namespace.kubectl("get", KIND_WORDS, "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
     assert "is not running" in stoker("stop", run.name)
     assert json.loads(stoker("ps", "--json"))[0]["state"] == "interrupted"
 
@@ -137,14 +138,16 @@ def test_a_fatal_end_is_not_tried_again(job: str, stoker: Stoker) -> None:
     assert sum(pod["restarts"] for pod in now["pods"]) == 0
 
 
-def test_a_range_of_nodes_is_done_when_the_first_is(stoker: Stoker) -> None:
+@pytest.mark.parametrize("job", ["job", "jobset", "vcjob"])
+def test_a_range_of_nodes_is_done_when_the_first_is(job: str, stoker: Stoker) -> None:
     code = "import sys, time; sys.exit(0) if sys.argv[1] == '0' else time.sleep(3600)"
-    run = launched(stoker, "on.nodes=1..2", "on.grace=1s", playing(code))
+    run = launched(stoker, f"on.job={job}", "on.nodes=1..2", "on.grace=1s", playing(code))
     assert awaited(stoker, run, lambda now: now["state"] in ("done", "failed"))["state"] == "done"
 
 
-def test_a_run_goes_on_under_its_own_name(stoker: Stoker) -> None:
-    run = launched(stoker, playing("pass"))
+@pytest.mark.parametrize("job", ["job", "trainjob"])
+def test_a_run_goes_on_under_its_own_name(job: str, stoker: Stoker) -> None:
+    run = launched(stoker, f"on.job={job}", playing("pass"))
     awaited(stoker, run, lambda now: now["state"] == "done")
     (run.path / "seen.json").unlink(missing_ok=True)
     stoker("launch", run.name)
@@ -199,6 +202,14 @@ def test_why_it_waits_is_told(stoker: Stoker) -> None:
         (["on.priority=highest"], "PriorityClass 'highest'"),
         (["on.context=lob"], "has no context 'lob'"),
         (["on.pod={spec: {hostnam: x}}"], "hostnam"),
+        (["on.job=jobset", "on.pod={spec: {hostnam: x}}"], "hostnam"),
+        (["on.job=jobset", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
+        (["on.job=trainjob", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
+        (["on.job=vcjob", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
+        (["on.job=trainjob", "on.runtime=nothing"], "ClusterTrainingRuntime 'nothing'"),
+        (["on.job=vcjob", "on.queue=nothing"], "has none of that name. There are: default"),
+        (["on.job=vcjob", "on.queue=nothing", "on.queue_make={wait: 1}"], "wait"),
+        (["on.queue=nothing"], "has no Kueue"),
     ],
 )
 def test_what_cannot_work_is_found_before_anything_is_made(

@@ -13,7 +13,7 @@ import pytest
 from stoker.cli.main import main
 from stoker.rundir import RunDir
 
-KINDS = ["job", "pytorchjob"]
+KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
 PATIENCE = 300.0
 STEPS = 300
 TRAINING = [

@@ -43,7 +43,9 @@ def test_nodes_are_a_number_or_a_range() -> None:
         ("on.volume=Big", "on.volume cannot be"),
         ("on.pod={a: 1}", "pod has a. Write pod: {spec"),
         ("on.grace=0", "It must be at least 1"),
-        ("on.job=vcjob", "none of job, pytorchjob"),
+        ("on.job=mpijob", "none of job, jobset, pytorchjob, trainjob, vcjob, auto"),
+        ("on.runtime=torch", "runtime is for a trainjob, and job is job. Set on.job to trainjob"),
+        ("on.queue_make={weight: 1}", "queue_make makes Volcano.s queue. Set on.queue to its name and on.job to vcjob"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(word: str, said: str) -> None:
