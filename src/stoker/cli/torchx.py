@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def _app(file: str, words: Sequence[str], call: Call) -> AppDef:
             f"TorchX sends one object, and this run needs a {others[0]['kind']} too",
             remedy="Start it with: stoker launch",
         )
-    with all_or_nothing(run):
+    with all_or_nothing(run), redirect_stdout(sys.stderr):  # what TorchX prints there is the app's handle alone
         with preparing() as progress:
             opened = begin(spec, runs=RUNS, progress=progress)
         with building() as told:
