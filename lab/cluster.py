@@ -119,7 +119,7 @@ def build() -> Parts:
         base = pool.submit(images.base)
         programs, _ = golang.cluster(), golang.kwok()
         made = {"pause": images.pause(), "bare": images.bare(), "base": base.result()}
-        made["init"] = images.init()
+        made |= {"init": images.init(), "etcd": images.etcd()}
     return Parts(programs=programs, images=made, operators=images.operators())
 
 

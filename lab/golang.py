@@ -32,6 +32,12 @@ def operator() -> Path:
     return cache.built("operator", made_from, _build_operator, takes="about 2 minutes on two cores")
 
 
+def etcd() -> Path:
+    """A folder with an etcd that still has the v2 API."""
+    made_from = cache.key(SOURCES / "etcd", *_etcd())
+    return cache.built("etcd", made_from, _build_etcd, takes="about 1 minute on two cores")
+
+
 def volcano() -> Path:
     """A folder with Volcano's three programs, and its manifests. Most of it is compiled with the cluster."""
     made_from = cache.key(SOURCES / "cluster", *_lean(VOLCANO))
@@ -73,6 +79,11 @@ def _operator() -> list[str]:
     return _lean([f"{module}/cmd/training-operator.v1"])
 
 
+def _etcd() -> list[str]:
+    [module] = versions.read().modules["etcd"]
+    return [*FLAGS, f"-ldflags={LEAN}", module]
+
+
 def _kwok() -> list[str]:
     [module] = versions.read().modules["kwok"]
     return _lean([f"{module}/cmd/kwok"])
@@ -108,6 +119,10 @@ def _build_trainer(out: Path) -> None:
     overlay = out / "trainer-manifests" / "overlays" / "manager" / "kustomization.yaml"
     lines = overlay.read_text().splitlines()
     overlay.write_text("\n".join(line for line in lines if "third-party" not in line))  # JobSet, from the network
+
+
+def _build_etcd(out: Path) -> None:
+    go("build", "-o", str(out / "etcd"), *_etcd(), folder=SOURCES / "etcd")
 
 
 def _build_kwok(out: Path) -> None:

@@ -57,6 +57,16 @@ def init() -> Path:
     return cache.built("image-init", cache.key(NSLOOKUP, base().name, _writer()), build)
 
 
+def etcd() -> Path:
+    """A server for runs that ask for `on.rendezvous: etcd`, where its own images have it."""
+    program = golang.etcd() / "etcd"
+
+    def build(folder: Path) -> None:
+        image.write(folder, image.layer({"usr/local/bin/etcd": program}), Cmd=["etcd"])
+
+    return cache.built("image-etcd", cache.key(program, _writer()), build)
+
+
 def operators() -> dict[str, Path]:
     """What the pods of each operator run, by the name of the container that its manifests have."""
     trainer, volcano = golang.trainer(), golang.volcano()

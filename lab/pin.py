@@ -10,6 +10,7 @@ from lab.golang import SOURCES, TRAINER, VOLCANO, go
 GO = "1.25.0"
 TOOLS = {
     "cluster": ["k8s.io/kubernetes/cmd/kubectl", "go.etcd.io/etcd/server/v3", *VOLCANO],
+    "etcd": ["go.etcd.io/etcd/server/v3"],
     "kwok": ["sigs.k8s.io/kwok/cmd/kwok"],
     "operator": ["github.com/kubeflow/training-operator/cmd/training-operator.v1"],
     "trainer": TRAINER,

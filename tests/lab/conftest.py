@@ -28,6 +28,8 @@ class Lab:
     """An image with Python, for training pods."""
     bare: str
     """An image without Python."""
+    etcd: str
+    """An image of an etcd with the v2 API."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +57,7 @@ def lab(able: None) -> Iterator[Lab]:  # noqa: ARG001
             registry=REGISTRY,
             base=IMAGES["base"],
             bare=IMAGES["bare"],
+            etcd=IMAGES["etcd"],
         )
 
 

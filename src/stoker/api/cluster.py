@@ -71,16 +71,16 @@ def with_image(spec: AnySpec, progress: Building = lambda *_: None) -> AnySpec:
     return spec.model_copy(update={"on": on.model_copy(update={"image": str(image)})})
 
 
-def send(
+def bring(
     planned: Planned,
     opened: Opened,
     spec: AnySpec,
     progress: Callable[[Carried], None] = lambda _: None,
     committed: Callable[[], None] = lambda: None,
-) -> PlaceRef:
-    """The run directory is ready here; afterwards the run is the cluster's. `spec` is the run's, with its image.
+) -> tuple[Submission, PlaceRef]:
+    """All that the run needs is brought there but its job, which is about to be made: then `committed` is called.
 
-    `committed` is called when all is on the volume, and the job is about to be made.
+    The run directory is ready here; `spec` is the run's, with its image.
     """
     assert planned.backend is not None
     submission = planned.backend.plan(spec, planned.facts, opened.run.path)
@@ -89,6 +89,19 @@ def send(
     committed()
     opened.run.forget_ending()
     opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
+    return submission, place
+
+
+def send(
+    planned: Planned,
+    opened: Opened,
+    spec: AnySpec,
+    progress: Callable[[Carried], None] = lambda _: None,
+    committed: Callable[[], None] = lambda: None,
+) -> PlaceRef:
+    """Afterwards the run is the cluster's."""
+    submission, place = bring(planned, opened, spec, progress, committed)
+    assert planned.backend is not None
     planned.backend.submit(submission)
     return place
 

@@ -34,7 +34,7 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
     if args.dry_run:
         print(_dry(run, planned, folder=args.output, as_json=args.json))
         return contract.EXIT_DONE
-    with Interrupts() as interrupts, _all_or_nothing(run):
+    with Interrupts() as interrupts, all_or_nothing(run):
         with nullcontext(ignore) if args.json else preparing() as progress:
             opened = begin(spec, runs=runs, progress=progress)
         if done := opened.done:
@@ -52,7 +52,7 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
 
 
 @contextmanager
-def _all_or_nothing(run: RunDir) -> Iterator[None]:
+def all_or_nothing(run: RunDir) -> Iterator[None]:
     """A new run that comes to nothing, because its image cannot be pulled or somebody pressed Ctrl-C, leaves none."""
     new = not run.exists()
     try:

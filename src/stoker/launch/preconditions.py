@@ -1,6 +1,7 @@
 """What a run names in a cluster and must be there before anything is made."""
 
 from stoker.kube import Cluster, Forbidden
+from stoker.launch import etcd
 from stoker.launch.jobs import job_kind
 from stoker.launch.jobs.vcjob import DEFAULT_QUEUE
 from stoker.launch.reader import claimed
@@ -14,6 +15,7 @@ def check(cluster: Cluster, on: On, job: str) -> None:
     _operator(cluster, job)
     _claim(cluster, on)
     _named(cluster, on)
+    etcd.check(cluster, on)
     if job == "vcjob":
         _volcano_queue(cluster, on)
     elif on.queue:

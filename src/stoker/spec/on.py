@@ -13,6 +13,7 @@ from stoker.spec.units import Count, Number, Seconds, Text, number, size
 
 LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 TOLERATION = r"^[A-Za-z0-9][A-Za-z0-9._/-]*(=[A-Za-z0-9._-]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$"
+ENDPOINT = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[1-9][0-9]{0,4}$"
 RANGE = re.compile(r"([1-9][0-9]{0,5})(?:\.\.([1-9][0-9]{0,5}))?")
 
 
@@ -128,6 +129,10 @@ class On(Section):
     """Time that a pod has to save when it is told to leave. A spot node gives two minutes on AWS, 30 seconds on GCP."""
     image_secrets: list[DnsName] = []
     """Secrets of the namespace that open the image's registry."""
+    rendezvous: Literal["own", "etcd"] = "own"
+    """How a script's workers get their ranks: `own` is from Stoker's supervisors; with `etcd` they start torch's agents, which agree through an etcd server."""  # noqa: E501
+    etcd: Annotated[Text, Field(pattern=ENDPOINT)] = "etcd-client:2379"
+    """Where that server listens, `HOST:PORT`: by default where `stoker addon etcd` puts one. It must have the v2 API: etcd 3.5 or older."""  # noqa: E501
     pod: dict[str, Any] = {}
     """Merged over the pod template (metadata and spec), lists of named things by name: for all that has no field here."""  # noqa: E501
 
@@ -140,6 +145,8 @@ class On(Section):
                         f"{name} is for Kubernetes and has no effect here; set on.kind to kubernetes, "
                         f"or take on.{name} out"
                     )
+        if self.rendezvous == "own" and self.etcd != type(self).model_fields["etcd"].default:
+            raise ValueError("etcd is asked for nothing; set on.rendezvous to etcd, or take on.etcd out")
         if self.gpus is not None and self.workers != "auto" and 0 < self.gpus < self.workers:
             raise ValueError(f"workers is {self.workers}, and gpus {self.gpus}; set on.workers to {self.gpus} or less")
         if self.runtime is not None and self.job not in ("trainjob", "auto"):

@@ -30,7 +30,8 @@ def main(patience: Patience | None = None) -> int:
         die_with(args.parent)
     run = RunDir(args.run)
     command = command or [sys.executable, "-P", "-m", "stoker.train", str(run.path)]
-    job = Job(run=run, command=command, workers=args.workers, echo=args.echo)
+    address = {"address": args.address} if args.address else {}
+    job = Job(run=run, command=command, workers=args.workers, echo=args.echo, **address)
     try:
         if not run.exists():
             raise UserError(f"{run.path} is not a run directory", remedy="Start a run with: stoker train RUN.yaml")

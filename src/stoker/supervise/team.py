@@ -5,7 +5,7 @@ from dataclasses import asdict
 from stoker.supervise.crew import LOST, Crew, Death
 from stoker.supervise.members import Members, Node
 from stoker.supervise.wire import Message
-from stoker.supervise.workers import Launch, Workers
+from stoker.supervise.workers import Launch
 
 Seats = dict[int, tuple[Node, int]]
 """Peer -> the node, and the lowest of its ranks."""
@@ -14,7 +14,7 @@ Seats = dict[int, tuple[Node, int]]
 class Team(Crew):
     """Ours are started here already; the others are told to start theirs."""
 
-    def __init__(self, members: Members, ours: Workers, seats: Seats, launch: Launch) -> None:
+    def __init__(self, members: Members, ours: Crew, seats: Seats, launch: Launch) -> None:
         self.world = launch.world
         self._members, self._ours, self._seats = members, ours, seats
         self._attempt = launch.attempt
@@ -76,9 +76,9 @@ class Team(Crew):
                 self._leaver = node
             if message["kind"] != "ended" or message["attempt"] != self._attempt:
                 return
-            death, code = Death(**message["death"]), int(message["code"])
-            if death.rank in ranks and death.rank not in self._ended:
-                self._ended[death.rank] = code
-                self._deaths[death.rank] = death
+            rank, code, death = int(message["rank"]), int(message["code"]), Death(**message["death"])
+            if rank in ranks and rank not in self._ended:
+                self._ended[rank] = code
+                self._deaths[rank] = death
         except (KeyError, TypeError, ValueError):
             self._members.dismiss(peer)

@@ -22,6 +22,7 @@ INSTALL = (
 )
 DEFAULT_QUEUE = "default"
 INDEX = "volcano.sh/task-index"
+TORCHX_INDEX = "torchx.pytorch.org/replica-id"
 TASK = "node"  # pods are called RUN-node-INDEX
 FATAL = (1, contract.EXIT_USER, contract.EXIT_FAILED, 126, 127, 128)  # the last three: its command cannot be run
 PHASES = {
@@ -76,7 +77,9 @@ def state(job: Object) -> JobState:
 
 
 def node(pod: Object) -> int | None:
-    index = pod["metadata"].get("annotations", {}).get(INDEX) or pod["metadata"].get("labels", {}).get(INDEX)
+    """TorchX gives every node a task of its own, in which it is the first."""
+    labels, notes = pod["metadata"].get("labels", {}), pod["metadata"].get("annotations", {})
+    index = labels.get(TORCHX_INDEX) or notes.get(INDEX) or labels.get(INDEX)
     return None if index is None else int(index)
 
 

@@ -1,0 +1,128 @@
+"""An etcd server in the cluster, for runs that ask for `on.rendezvous: etcd`."""
+
+import time
+from typing import Any
+
+from stoker.kube import Cluster, Forbidden
+from stoker.launch.image.reference import parse, without_scheme
+from stoker.spec import contract
+from stoker.spec.errors import UserError
+from stoker.spec.on import On
+
+Object = dict[str, Any]
+NAME = "etcd"
+CLIENT, SERVER = "etcd-client", "etcd-server"
+CLIENT_PORT, PEER_PORT = 2379, 2380
+DATA = "/var/lib/etcd"
+LABELS = {"app": NAME, contract.LABEL_MANAGED_BY: contract.MANAGED_BY}
+POLL = 0.5
+PATIENCE = 300.0  # seconds: its image is pulled
+
+
+def objects(image: str, namespace: str) -> list[Object]:
+    """Pure. What it holds is of use while a run starts and may be lost: then the run's next attempt begins anew."""
+    reference = parse(image)
+    if not reference.digest and reference.tag in (None, "latest"):
+        raise UserError(
+            f"image {image} may be another one tomorrow",
+            remedy=f"Name its version, such as {reference.name}:v3.5.21; torch needs the v2 API, which 3.6 has no more",
+        )
+    deployment = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": {"app": NAME}},
+        "template": {"metadata": {"labels": LABELS}, "spec": _pod(without_scheme(image))},
+    }
+    return [
+        _service(CLIENT, {"client": CLIENT_PORT}, namespace),
+        _service(SERVER, {"client": CLIENT_PORT, "peer": PEER_PORT}, namespace),
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _metadata(NAME, namespace), "spec": deployment},
+    ]
+
+
+def install(cluster: Cluster, image: str) -> list[Object]:
+    """Returns when it answers."""
+    made = objects(image, cluster.namespace)
+    for one in made:
+        there = cluster.get(one["kind"], one["metadata"]["name"])
+        if there and there["metadata"].get("labels", {}).get(contract.LABEL_MANAGED_BY) != contract.MANAGED_BY:
+            raise UserError(
+                f"namespace {cluster.namespace} has a {one['kind']} {one['metadata']['name']} that is not Stoker's",
+                remedy="Use it if it is etcd 3.5 with the v2 API: on.rendezvous=etcd; else take another --namespace",
+            )
+    for one in made:
+        cluster.apply(one)
+    end = time.monotonic() + PATIENCE
+    while not _answers(cluster.get("Deployment", NAME)):
+        if time.monotonic() > end:
+            raise UserError(
+                f"etcd has not answered in {PATIENCE:.0f} s",
+                remedy=f"See why: kubectl --namespace {cluster.namespace} describe pods -l app={NAME}",
+            )
+        time.sleep(POLL)
+    return made
+
+
+def remove(cluster: Cluster) -> list[str]:
+    """What was taken away, Stoker's own alone."""
+    gone = []
+    for kind, name in (("Deployment", NAME), ("Service", SERVER), ("Service", CLIENT)):
+        there = cluster.get(kind, name)
+        ours = there and there["metadata"].get("labels", {}).get(contract.LABEL_MANAGED_BY) == contract.MANAGED_BY
+        if ours and cluster.delete(kind, name):
+            gone.append(f"{kind} {name}")
+    return gone
+
+
+def check(cluster: Cluster, on: On) -> None:
+    """A server that is named as a Service of the run's namespace is there."""
+    host = on.etcd.rpartition(":")[0]
+    if on.rendezvous != "etcd" or "." in host or host.startswith("["):
+        return
+    try:
+        there = cluster.get("Service", host)
+    except Forbidden:
+        return
+    if there is None:
+        raise UserError(
+            f"on.rendezvous is etcd, and namespace {cluster.namespace} has no Service '{host}'",
+            remedy="Make one: stoker addon etcd --image …; or say where one is: on.etcd=HOST:PORT",
+        )
+
+
+def _answers(deployment: Object | None) -> bool:
+    status = (deployment or {}).get("status", {})
+    current = status.get("observedGeneration") == (deployment or {}).get("metadata", {}).get("generation")
+    return bool(current and status.get("updatedReplicas") and status.get("availableReplicas"))
+
+
+def _pod(image: str) -> Object:
+    everywhere, here = (f"http://{host}:{CLIENT_PORT}" for host in ("0.0.0.0", CLIENT))
+    words = ["etcd", "--enable-v2", "--data-dir", DATA]
+    words += ["--listen-client-urls", everywhere, "--advertise-client-urls", here]
+    container = {
+        "name": NAME,
+        "image": image,
+        "command": words,
+        "ports": [{"name": "client", "containerPort": CLIENT_PORT}, {"name": "peer", "containerPort": PEER_PORT}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": CLIENT_PORT}, "periodSeconds": 2},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "data", "mountPath": DATA}],
+    }
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,  # etcd would take ETCD_… of its own Services for options
+        "containers": [container],
+        "volumes": [{"name": "data", "emptyDir": {}}],
+    }
+
+
+def _service(name: str, ports: dict[str, int], namespace: str) -> Object:
+    listed = [{"name": port, "port": number} for port, number in ports.items()]
+    spec = {"selector": {"app": NAME}, "ports": listed}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(name, namespace), "spec": spec}
+
+
+def _metadata(name: str, namespace: str) -> Object:
+    return {"name": name, "namespace": namespace, "labels": dict(LABELS)}
