@@ -216,7 +216,7 @@ class Members:
         except UserError as e:  # training goes on, alone as before
             self._note("note", text=f"no other node can come: {e}")
             return
-        write_json(self._run.path / contract.MEMBERS_DIR / LEADER_FILE, asdict(self._leader))
+        write_json(self._run.path / contract.MEMBERS_DIR / contract.LEADER_FILE, asdict(self._leader))
 
     def _listen(self) -> int:
         if self._port is None:
