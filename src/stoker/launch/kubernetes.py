@@ -34,7 +34,11 @@ LOCAL_QUEUE = API_KINDS["LocalQueue"]
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 SHARED = ("Queue",)  # kinds of objects that a run may make and does not own
 HOOK_PATIENCE = 90.0  # seconds until the webhook of an operator that was just installed answers
-LATE = ("must be created before the TrainJob", "unable to find job queue")  # said of what was made a moment ago
+LATE = (  # said of what was made a moment ago
+    "must be created before the TrainJob",
+    "unable to find job queue",
+    "queue with state `Open`",
+)
 LATE_PATIENCE = 10.0
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes
 
@@ -149,8 +153,7 @@ class Kubernetes:
 
     def state(self, place: PlaceRef) -> JobState | None:
         """None when the job is gone."""
-        job = self.cluster.get(job_kind(place.job).KIND, place.run)
-        return standing(self.cluster, place, job) if job else None
+        return standing(self.cluster, place, self.cluster.get(job_kind(place.job).KIND, place.run))
 
     def stop(self, run: RunDir) -> bool:
         place = run.place_ref()
@@ -166,9 +169,7 @@ class Kubernetes:
         if state is None or state.state in ENDED:
             return False
         kind = job_kind(place.job)
-        if kind.STUBBORN:
-            self.cluster.patch(kind.KIND, place.run, {"spec": {"suspend": True}})
-        there = self.cluster.delete(kind.KIND, place.run, foreground=True)
+        there = self.cluster.delete(kind.KIND, place.run, foreground=kind.LASTS)
         if there:
             with suppress(Forbidden):
                 for inner, name in kind.inside(place.run):  # or it would replace the pods
@@ -178,7 +179,7 @@ class Kubernetes:
 
     def ended(self, place: PlaceRef) -> bool:
         """No pod of it runs any more; the cluster may still be tidying up."""
-        if self.cluster.get(job_kind(place.job).KIND, place.run) is None:
+        if self.state(place) is None:
             return True
         ours = {contract.LABEL_RUN: place.run}
         return not any(
@@ -194,16 +195,15 @@ class Kubernetes:
 
     def _make_room(self, owner: Object, others: list[Object]) -> None:
         """A run that goes on takes the place of its own job that has ended, and of all that it owned."""
-        if not self._last(owner):
-            return
+        job, run = job_kind(kind_name(owner)), owner["metadata"]["name"]
+        going = [(key_of(one), one["metadata"]["name"]) for one in (owner, *others)] if self._last(owner) else []
         end = time.monotonic() + PATIENCE
-        for one in (owner, *others):
-            kind, name = key_of(one), one["metadata"]["name"]
-            self.cluster.delete(kind, name, foreground=True)
+        for kind, name in (*going, *job.inside(run)):
+            self.cluster.delete(kind, name, foreground=job.LASTS or kind != job.KIND)
             while self._there(kind, name):
                 if time.monotonic() > end:
                     raise UserError(
-                        f"the last {kind} of run '{owner['metadata']['name']}' does not go away",
+                        f"the last {kind} of run '{run}' does not go away",
                         remedy=f"See: kubectl describe {kind} {name}",
                     )
                 time.sleep(POLL)

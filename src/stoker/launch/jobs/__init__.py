@@ -39,8 +39,8 @@ class JobKind(Protocol):
     """Who brings them, in words."""
     INSTALL: str
     """The command that does."""
-    STUBBORN: bool
-    """While it is deleted its controller makes anew what goes first, unless it is suspended."""
+    LASTS: bool
+    """Deleted in the foreground it stays until its pods are gone."""
 
     def manifest(self, task: Task) -> list[Object]:
         """The objects, the owner last. Pure."""

@@ -18,7 +18,7 @@ KIND = "JobSet"
 CONTAINER = contract.CONTAINER
 NEEDS = ("JobSet",)
 OPERATOR = "JobSet"
-STUBBORN = False
+LASTS = True
 INSTALL = (
     "kubectl apply --server-side -f https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml"
 )

@@ -14,7 +14,7 @@ KIND = "PyTorchJob"
 CONTAINER = contract.CONTAINER
 NEEDS = ("PyTorchJob",)
 OPERATOR = "Kubeflow's training operator"
-STUBBORN = False
+LASTS = True
 MANIFESTS = "github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.3"
 INSTALL = f"kubectl apply --server-side -k '{MANIFESTS}'"
 INDEX = "training.kubeflow.org/replica-index"

@@ -19,7 +19,7 @@ Object = dict[str, Any]
 KIND = "TrainJob"
 NEEDS = ("TrainJob", "JobSet")
 OPERATOR = "Kubeflow Trainer"
-STUBBORN = True
+LASTS = False  # its runtime would go first, and without one its webhook refuses to let it go
 MANIFESTS = "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"
 INSTALL = f"kubectl apply --server-side -k '{MANIFESTS}'"
 API = "trainer.kubeflow.org/v1alpha1"

@@ -15,7 +15,7 @@ KIND = "Job.batch.volcano.sh"
 CONTAINER = contract.CONTAINER
 NEEDS = ("Job.batch.volcano.sh", "Queue")
 OPERATOR = "Volcano"
-STUBBORN = False
+LASTS = True
 INSTALL = (
     "kubectl apply --server-side -f "
     "https://raw.githubusercontent.com/volcano-sh/volcano/v1.14.1/installer/volcano-development.yaml"
