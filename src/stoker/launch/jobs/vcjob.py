@@ -15,6 +15,7 @@ KIND = "Job.batch.volcano.sh"
 CONTAINER = contract.CONTAINER
 NEEDS = ("Job.batch.volcano.sh", "Queue")
 OPERATOR = "Volcano"
+LASTS = True
 INSTALL = (
     "kubectl apply --server-side -f "
     "https://raw.githubusercontent.com/volcano-sh/volcano/v1.14.1/installer/volcano-development.yaml"
@@ -77,6 +78,10 @@ def state(job: Object) -> JobState:
 def node(pod: Object) -> int | None:
     index = pod["metadata"].get("annotations", {}).get(INDEX) or pod["metadata"].get("labels", {}).get(INDEX)
     return None if index is None else int(index)
+
+
+def inside(run: str) -> list[tuple[str, str]]:  # noqa: ARG001 (of others it needs the name)
+    return []
 
 
 def template(objects: Sequence[Object]) -> Object:
