@@ -122,6 +122,12 @@ def test_a_run_has_as_many_nodes_as_it_is_told(stoker, books: Path) -> None:
     assert f"stoker launch {run.name} on.nodes=2" in stoker("scale", run.name, "2", code=2)
 
 
+def test_the_cluster_takes_an_autoscaled_pytorchjob(stoker) -> None:
+    words = ["script=train.py", "on.job=pytorchjob", "on.nodes=1..4", "on.autoscale={cpu: 80}"]
+    [job] = json.loads(stoker("launch", *words, "--dry-run", "--json"))["objects"]
+    assert job["spec"]["elasticPolicy"]["metrics"][0]["resource"]["name"] == "cpu"
+
+
 def on_the_volume(run: RunDir) -> RunDir:
     """The volume is a folder of this machine."""
     found: list[Path] = []
