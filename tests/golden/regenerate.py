@@ -29,13 +29,15 @@ OWN = {  # what makes one differ from the next: each key is seen in some manifes
     "06-llama": ("on.nodes=4..16", "on.instance=p5.48xlarge", "on.image_secrets=[registry]", "on.grace=10m"),
 }
 
+OF_KIND = {("05-bert", "pytorchjob"): ("on.autoscale={cpu: 80}",)}  # what one kind of job alone has
+
 
 def golden(example: Path, job: str) -> Path:
     return HERE / f"{example.name}-{job}.yaml"
 
 
 def made(example: Path, job: str) -> str:
-    words = (*COMMON, f"on.job={job}", *OWN.get(example.name, ()))
+    words = (*COMMON, f"on.job={job}", *OWN.get(example.name, ()), *OF_KIND.get((example.name, job), ()))
     run = Path("runs") / f"{example.name[3:]}-abcd"
     return manifest.text(plan(load(example / "run.yaml", words).spec, NO_CLUSTER, run).objects)
 
