@@ -142,8 +142,7 @@ def _start(parts: Parts) -> None:
         work = [pool.submit(image.push, parts.images[name], IMAGES[name]) for name in IMAGES]
         work += [pool.submit(node.start, one, parts.programs) for one in nodes]
         work += [pool.submit(addons.install, kubectl)]
-        work += [pool.submit(image.push, folder, operators.image(name)) for name, folder in parts.operators.items()]
-        work += [pool.submit(operators.install, kubectl, name) for name in operators.OPERATORS]
+        work += [pool.submit(_operators, kubectl, parts)]
         for one in work:
             one.result()
     _wait(kubectl)
@@ -155,11 +154,17 @@ def _sources() -> list[Path]:
     return [here / "go", here / "versions.toml", *sorted(here.glob("*.py"))]
 
 
+def _operators(kubectl: Kubectl, parts: Parts) -> None:
+    """Their images first: a pod that finds none asks again ten seconds later."""
+    for name, folder in parts.operators.items():
+        image.push(folder, operators.image(name))
+    operators.install(kubectl)
+
+
 def _wait(kubectl: Kubectl) -> None:
     kubectl("wait", "--for=create", "node", *NODES, f"--timeout={PATIENCE_S}s")
     kubectl("wait", "--for=condition=Ready", "node", *NODES, f"--timeout={PATIENCE_S}s")
-    for name in operators.OPERATORS:
-        operators.wait(kubectl, name, patience_s=PATIENCE_S)
+    operators.wait(kubectl)
 
 
 def _clear() -> None:

@@ -1,6 +1,7 @@
 """The operators of the lab: their own manifests, with our certificates and images, ready soon and lean at rest."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ Object = dict[str, Any]
 FIRST = ("Namespace", "CustomResourceDefinition")
 HOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 QUICK = {"initialDelaySeconds": 1, "periodSeconds": 1}
-SETTLED = {"periodSeconds": 2}
+PATIENCE_S = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +31,33 @@ class Operator:
     """Its own manifests, and what of them is changed here."""
 
 
-def install(kubectl: Kubectl, name: str) -> None:
-    """It is not waited for."""
+def install(kubectl: Kubectl) -> None:
+    """All of them; they are not waited for. Their kinds come first: a controller that starts without them dies."""
+    with ThreadPoolExecutor() as pool:
+        made = pool.map(lambda name: _objects(kubectl, name), OPERATORS)
+        objects = [one for some in made for one in some]
+    kubectl.apply(*[one for one in objects if one["kind"] in FIRST], known=True)
+    kubectl("wait", "--for=condition=Established", "crd", "--all", f"--timeout={PATIENCE_S}s")
+    rest = [one for one in objects if one["kind"] not in FIRST]
+    kubectl.apply(*sorted(rest, key=lambda one: one["kind"] == "Deployment"), known=True)
+
+
+def wait(kubectl: Kubectl) -> None:
+    for one in OPERATORS.values():
+        for deployment in one.deployments:
+            where = [f"--namespace={one.namespace}", f"deployment/{deployment}"]
+            kubectl("rollout", "status", *where, f"--timeout={PATIENCE_S}s")
+
+
+def image(name: str) -> str:
+    """Of an operator's program, in the lab's registry."""
+    return f"{REGISTRY}/lab/{name}:1"
+
+
+def _objects(kubectl: Kubectl, name: str) -> list[Object]:
     one = OPERATORS[name]
-    objects = one.read(kubectl)
     certified = pki.webhook(f"{one.service}.{one.namespace}.svc", f"{name}-ca")
-    objects = [each for each in objects if (each["kind"], each["metadata"]["name"]) != ("Secret", one.secret)]
+    objects = [each for each in one.read(kubectl) if (each["kind"], each["metadata"]["name"]) != ("Secret", one.secret)]
     meta = {"name": one.secret, "namespace": one.namespace}
     objects.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": certified})
     for each in objects:
@@ -44,20 +66,7 @@ def install(kubectl: Kubectl, name: str) -> None:
                 hook["clientConfig"]["caBundle"] = certified["ca.crt"]
         if each["kind"] == "Deployment":
             _lean(each)
-    kubectl.apply(*[each for each in objects if each["kind"] in FIRST])
-    kubectl.apply(*objects)
-
-
-def wait(kubectl: Kubectl, name: str, *, patience_s: int) -> None:
-    one = OPERATORS[name]
-    for deployment in one.deployments:
-        where = [f"--namespace={one.namespace}", f"deployment/{deployment}"]
-        kubectl("rollout", "status", *where, f"--timeout={patience_s}s")
-
-
-def image(name: str) -> str:
-    """Of an operator's program, in the lab's registry."""
-    return f"{REGISTRY}/lab/{name}:1"
+    return objects
 
 
 def _lean(deployment: Object) -> None:

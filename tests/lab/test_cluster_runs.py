@@ -11,7 +11,7 @@ from stoker.cli.main import main
 from stoker.rundir import RunDir
 
 KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
-KIND_WORDS = "pods,jobs.batch,jobsets,pytorchjobs,trainjobs,jobs.batch.volcano.sh"
+KIND_WORDS = "jobsets,pytorchjobs,trainjobs,jobs.batch.volcano.sh,trainingruntimes"
 PATIENCE = 120.0
 LEAVES = (  # asked to end it takes a moment, as a save does, and then asks to be started again
     "import signal, sys, time, pathlib, os\n"
@@ -66,6 +66,14 @@ def awaited(stoker: Stoker, run: RunDir, what: Callable[[dict], bool]) -> dict:
     return now
 
 
+def gone(namespace, run: RunDir, kinds: str) -> None:
+    """Waits until the cluster has tidied up."""
+    end = time.monotonic() + PATIENCE
+    while left := namespace.kubectl("get", kinds, "-l", f"stoker.dev/run={run.name}", "--output=name"):
+        assert time.monotonic() < end, left
+        time.sleep(0.5)
+
+
 def up(now: dict) -> bool:
     return now["state"] == "running" and all(pod["state"] == "Running" for pod in now["pods"])
 
@@ -92,9 +100,12 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     assert owned["metadata"]["ownerReferences"][0]["name"] == run.name
     assert "hunter2" not in shown + (run.path / "place.json").read_text() + (run.path / "spec.yaml").read_text()
     assert "has ended" in stoker("stop", run.name)
-    assert namespace.kubectl("get", KIND_WORDS, "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
+    assert namespace.kubectl("get", "pods,jobs.batch", "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
+    gone(namespace, run, KIND_WORDS)
     assert "is not running" in stoker("stop", run.name)
     assert json.loads(stoker("ps", "--json"))[0]["state"] == "interrupted"
+    if job in ("jobset", "trainjob"):  # whose Job is told to go a moment after the pods
+        assert stoker("shell", run.name, "--", "ls", "/stoker").count("left-") == 2
 
 
 def test_a_master_and_its_workers_are_nodes_in_order(stoker: Stoker, namespace) -> None:
@@ -113,10 +124,7 @@ def test_what_a_job_owned_goes_with_it(stoker: Stoker, namespace, monkeypatch: p
     run = launched(stoker, "secrets=[TOKEN]", playing(LEAVES))
     awaited(stoker, run, up)
     stoker("stop", run.name)
-    end = time.monotonic() + PATIENCE
-    while namespace.kubectl("get", "service,secret,pod,job", "-l", f"stoker.dev/run={run.name}", "--output=name"):
-        assert time.monotonic() < end
-        time.sleep(0.5)
+    gone(namespace, run, "service,secret,pod,job")
 
 
 @pytest.mark.parametrize("job", KINDS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import main
+from stoker.launch.jobs import job_kind
 from stoker.rundir import RunDir
 
 KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
@@ -56,15 +57,21 @@ def test_two_nodes_of_two_workers_train_as_one_machine_does(
     job: str, books: Path, losses_here: list[float], stoker: Stoker, tmp_path: Path
 ) -> None:
     run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2", f"on.job={job}")
+    awaited(stoker, run, "running", step=1)
+    assert '"rank": 3' in stoker("env", run.name, "--rank", "3", "--json")
+    assert "[3]" in stoker("logs", run.name, "--all")
+    assert "metrics.jsonl" in stoker("shell", run.name, "--", "ls")
+    assert "4 workers" in stoker("events", run.name)
     now = awaited(stoker, run, "done")
     assert now["step"] == STEPS
     assert metrics(stoker, run, tmp_path) == pytest.approx(losses_here, abs=1e-5)
 
 
+@pytest.mark.parametrize("job", ["job", *(pytest.param(name, marks=pytest.mark.soak) for name in ("jobset", "vcjob"))])
 def test_a_pod_that_is_deleted_or_killed_is_replaced_and_nothing_is_lost(
-    books: Path, losses_here: list[float], stoker: Stoker, namespace, tmp_path: Path
+    job: str, books: Path, losses_here: list[float], stoker: Stoker, namespace, tmp_path: Path
 ) -> None:
-    run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2")
+    run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2", f"on.job={job}")
     now = awaited(stoker, run, "running", step=30)
     namespace.kubectl("delete", "pod", now["pods"][1]["pod"], "--grace-period=0", "--force")
     now = awaited(stoker, run, "running", step=now["step"] + 60)  # it has saved before it went, and goes on
@@ -75,7 +82,7 @@ def test_a_pod_that_is_deleted_or_killed_is_replaced_and_nothing_is_lost(
     assert "has left" in told
     assert "resumed at step" in told
     assert "attempt 3" in told
-    namespace.kubectl("delete", "job", run.name, "--wait=true")
+    namespace.kubectl("delete", job_kind(job).KIND, run.name, "--wait=true", "--cascade=foreground")
     assert not namespace.kubectl("get", "pods", "-l", f"stoker.dev/run={run.name}", "-o", "name")
     assert all(f"[{rank}]" in stoker("logs", run.name, "--all") for rank in range(4))
     assert json.loads(stoker("status", run.name, "--json"))["step"] == STEPS

@@ -39,7 +39,7 @@ PLUGINS = {
 OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {  # the same, where a kind of job is used that needs an operator
     "pytorchjob": {"PyTorchJob": ("get", "list", *WRITE)},
     "jobset": {"JobSet": ("get", "list", *WRITE)},
-    "trainjob": {"TrainJob": ("get", "list", *WRITE), "TrainingRuntime": WRITE},
+    "trainjob": {"TrainJob": ("get", "list", *WRITE), "TrainingRuntime": WRITE, "JobSet": ("get", "delete")},
     "vcjob": {"Job.batch.volcano.sh": ("get", "list", *WRITE)},
 }
 CONTROLLERS = {  # labels of their Deployments, as each comes from its own manifests or its own chart

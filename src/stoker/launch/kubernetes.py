@@ -144,8 +144,7 @@ class Kubernetes:
 
     def state(self, place: PlaceRef) -> JobState | None:
         """None when the job is gone."""
-        job = self.cluster.get(job_kind(place.job).KIND, place.run)
-        return standing(self.cluster, place, job) if job else None
+        return standing(self.cluster, place, self.cluster.get(job_kind(place.job).KIND, place.run))
 
     def stop(self, run: RunDir) -> bool:
         place = run.place_ref()
@@ -160,15 +159,18 @@ class Kubernetes:
         state = self.state(place)
         if state is None or state.state in ENDED:
             return False
-        there = self.cluster.delete(job_kind(place.job).KIND, place.run, foreground=True)
+        kind = job_kind(place.job)
+        there = self.cluster.delete(kind.KIND, place.run, foreground=kind.LASTS)
         if there:
             with suppress(Forbidden):
+                for inner, name in kind.inside(place.run):  # or it would replace the pods
+                    self.cluster.delete(inner, name, foreground=True)
                 self.cluster.delete_all("Pod", labels={contract.LABEL_RUN: place.run})
         return there
 
     def ended(self, place: PlaceRef) -> bool:
         """No pod of it runs any more; the cluster may still be tidying up."""
-        if self.cluster.get(job_kind(place.job).KIND, place.run) is None:
+        if self.state(place) is None:
             return True
         ours = {contract.LABEL_RUN: place.run}
         return not any(
@@ -184,16 +186,15 @@ class Kubernetes:
 
     def _make_room(self, owner: Object, others: list[Object]) -> None:
         """A run that goes on takes the place of its own job that has ended, and of all that it owned."""
-        if not self._last(owner):
-            return
+        job, run = job_kind(kind_name(owner)), owner["metadata"]["name"]
+        going = [(key_of(one), one["metadata"]["name"]) for one in (owner, *others)] if self._last(owner) else []
         end = time.monotonic() + PATIENCE
-        for one in (owner, *others):
-            kind, name = key_of(one), one["metadata"]["name"]
-            self.cluster.delete(kind, name, foreground=True)
+        for kind, name in (*going, *job.inside(run)):
+            self.cluster.delete(kind, name, foreground=job.LASTS or kind != job.KIND)
             while self._there(kind, name):
                 if time.monotonic() > end:
                     raise UserError(
-                        f"the last {kind} of run '{owner['metadata']['name']}' does not go away",
+                        f"the last {kind} of run '{run}' does not go away",
                         remedy=f"See: kubectl describe {kind} {name}",
                     )
                 time.sleep(POLL)

@@ -10,9 +10,16 @@ from stoker.spec import contract
 Object = dict[str, Any]
 
 
-def standing(cluster: Cluster, place: PlaceRef, job: Object) -> JobState:
-    """A JobSet is ready with all its pods only, so one that waits may well run with some."""
-    said = job_kind(place.job).state(job)
+def standing(cluster: Cluster, place: PlaceRef, job: Object | None) -> JobState | None:
+    """None when it is gone, with all that stood between it and the pods.
+
+    A JobSet is ready with all its pods only, so one that waits may well run with some.
+    """
+    kind = job_kind(place.job)
+    if job is None:
+        left = any(cluster.get(inner, name) for inner, name in kind.inside(place.run))
+        return JobState(state="stopping") if left else None
+    said = kind.state(job)
     if said.state != "waiting":
         return said
     try:

@@ -67,7 +67,7 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
     cluster = cluster or connect(place.context, place.namespace)
     kind = job_kind(place.job)
     job = cluster.get(kind.KIND, place.run)
-    state = standing(cluster, place, job) if job else None
+    state = standing(cluster, place, job)
     ended = state is None or state.state in ("done", "failed")
     records, unread = _records(run, place, cluster, state, patient=ended)
     pods = pod_rows(

@@ -38,6 +38,8 @@ class JobKind(Protocol):
     """Who brings them, in words."""
     INSTALL: str
     """The command that does."""
+    LASTS: bool
+    """Deleted in the foreground it stays until its pods are gone."""
 
     def manifest(self, task: Task) -> list[Object]:
         """The objects, the owner last. Pure."""
@@ -47,6 +49,9 @@ class JobKind(Protocol):
 
     def node(self, pod: Object) -> int | None:
         """Which node of the run a pod is. Pure."""
+
+    def inside(self, run: str) -> list[tuple[str, str]]:
+        """Kind and name of what its controller puts between it and the pods. Pure."""
 
     def template(self, objects: Sequence[Object]) -> Object:
         """The pod of one node, in the objects of a manifest. Pure."""

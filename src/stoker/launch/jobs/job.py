@@ -13,6 +13,7 @@ KIND = "Job"
 CONTAINER = contract.CONTAINER
 NEEDS: tuple[str, ...] = ()
 OPERATOR = ""
+LASTS = True
 INSTALL = ""
 INDEX = "batch.kubernetes.io/job-completion-index"
 NODE = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}}
@@ -41,6 +42,10 @@ def state(job: Object) -> JobState:
 def node(pod: Object) -> int | None:
     index = pod["metadata"].get("annotations", {}).get(INDEX) or pod["metadata"].get("labels", {}).get(INDEX)
     return None if index is None else int(index)
+
+
+def inside(run: str) -> list[tuple[str, str]]:  # noqa: ARG001 (of others it needs the name)
+    return []
 
 
 def template(objects: Sequence[Object]) -> Object:

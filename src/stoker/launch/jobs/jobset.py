@@ -1,7 +1,7 @@
 """A JobSet of one Indexed Job: the Job replaces pods that are lost, the set starts nothing anew."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from stoker.launch.jobs import KEPT, JobState
 from stoker.launch.jobs.job import NODE, indexed, node
@@ -16,6 +16,7 @@ KIND = "JobSet"
 CONTAINER = contract.CONTAINER
 NEEDS = ("JobSet",)
 OPERATOR = "JobSet"
+LASTS = True
 INSTALL = (
     "kubectl apply --server-side -f https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml"
 )
@@ -39,6 +40,10 @@ def state(job: Object) -> JobState:
         if condition["status"] == "True" and condition["type"] == "Failed":
             return JobState(state="failed", reason=condition.get("message", ""))
     return JobState(state=counted(status.get("replicatedJobsStatus")))
+
+
+def inside(run: str) -> list[tuple[str, str]]:
+    return [("Job", f"{run}-{REPLICATED}-0")]
 
 
 def template(objects: Sequence[Object]) -> Object:
@@ -66,11 +71,12 @@ def jobs(task: Task, job: Object, *, labels: dict[str, str] | None = None) -> Ob
 def inner(metadata: Object, spec: Object) -> Object:
     """The Job that a set of this spec makes."""
     [replicated] = spec["replicatedJobs"]
-    name = {"name": f"{metadata['name']}-{REPLICATED}-0", "labels": replicated["template"]["metadata"]["labels"]}
+    [(_, own)] = inside(metadata["name"])
+    name = {"name": own, "labels": replicated["template"]["metadata"]["labels"]}
     job = replicated["template"]["spec"]
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata | name, "spec": job}
 
 
-def counted(status: Sequence[Object] | None) -> Any:
+def counted(status: Sequence[Object] | None) -> Literal["running", "waiting"]:
     """A Job is ready when all its pods are; one that lost a pod, or found room for some only, says no more."""
     return "running" if any(one.get("ready") for one in status or []) else "waiting"

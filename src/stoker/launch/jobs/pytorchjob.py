@@ -13,6 +13,7 @@ KIND = "PyTorchJob"
 CONTAINER = contract.CONTAINER
 NEEDS = ("PyTorchJob",)
 OPERATOR = "Kubeflow's training operator"
+LASTS = True
 MANIFESTS = "github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.3"
 INSTALL = f"kubectl apply --server-side -k '{MANIFESTS}'"
 INDEX = "training.kubeflow.org/replica-index"
@@ -62,6 +63,10 @@ def node(pod: Object) -> int | None:
                 return int(variable["value"])
     index = pod["metadata"].get("labels", {}).get(INDEX)
     return None if index is None else int(index)
+
+
+def inside(run: str) -> list[tuple[str, str]]:  # noqa: ARG001 (of others it needs the name)
+    return []
 
 
 def template(objects: Sequence[Object]) -> Object:

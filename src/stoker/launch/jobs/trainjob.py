@@ -6,6 +6,7 @@ from typing import Any
 from stoker.launch.jobs import JobState
 from stoker.launch.jobs.job import NODE, indexed, node
 from stoker.launch.jobs.jobset import REPLICATED, counted, inner, jobs
+from stoker.launch.jobs.jobset import inside as of_jobset
 from stoker.launch.pod import Task
 from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
@@ -17,6 +18,7 @@ Object = dict[str, Any]
 KIND = "TrainJob"
 NEEDS = ("TrainJob", "JobSet")
 OPERATOR = "Kubeflow Trainer"
+LASTS = False  # its runtime would go first, and without one its webhook refuses to let it go
 MANIFESTS = "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"
 INSTALL = f"kubectl apply --server-side -k '{MANIFESTS}'"
 API = "trainer.kubeflow.org/v1alpha1"
@@ -66,6 +68,10 @@ def state(job: Object) -> JobState:
         if condition["status"] == "True" and condition["type"] == "Failed":
             return JobState(state="failed", reason=condition.get("message", ""))
     return JobState(state=counted(status.get("jobsStatus")))
+
+
+def inside(run: str) -> list[tuple[str, str]]:
+    return [("JobSet", run), *of_jobset(run)]
 
 
 def template(objects: Sequence[Object]) -> Object:

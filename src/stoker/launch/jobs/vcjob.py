@@ -14,6 +14,7 @@ KIND = "Job.batch.volcano.sh"
 CONTAINER = contract.CONTAINER
 NEEDS = ("Job.batch.volcano.sh", "Queue")
 OPERATOR = "Volcano"
+LASTS = True
 INSTALL = (
     "kubectl apply --server-side -f "
     "https://raw.githubusercontent.com/volcano-sh/volcano/v1.14.1/installer/volcano-development.yaml"
@@ -79,6 +80,10 @@ def node(pod: Object) -> int | None:
     labels, notes = pod["metadata"].get("labels", {}), pod["metadata"].get("annotations", {})
     index = labels.get(TORCHX_INDEX) or notes.get(INDEX) or labels.get(INDEX)
     return None if index is None else int(index)
+
+
+def inside(run: str) -> list[tuple[str, str]]:  # noqa: ARG001 (of others it needs the name)
+    return []
 
 
 def template(objects: Sequence[Object]) -> Object:
