@@ -96,6 +96,8 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     shown = stoker("status", run.name)
     assert "2 Running" in shown
     assert "Started" in stoker("events", run.name)
+    assert "has rank 0 now. See its ranks" in stoker("env", run.name, code=2)  # those that play have no workers
+    assert "spec.yaml" in stoker("shell", run.name, "--", "ls")
     owned = namespace.kubectl.json("get", "secret", f"{run.name}-env")
     assert owned["metadata"]["ownerReferences"][0]["name"] == run.name
     assert "hunter2" not in shown + (run.path / "place.json").read_text() + (run.path / "spec.yaml").read_text()

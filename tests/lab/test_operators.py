@@ -57,6 +57,34 @@ def runtime(lab, namespace) -> Iterator[str]:
     lab.kubectl("delete", "clustertrainingruntime", namespace.name, "--wait=false")
 
 
+@pytest.fixture
+def late(lab, namespace) -> Iterator[str]:
+    """A webhook that must see every Job of the namespace, and nobody who answers for it: what is its is so called."""
+    name = namespace.name
+    port = {"port": 443, "targetPort": 9443}
+    namespace.kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {"ports": [port], "selector": {"a": "b"}},
+        }
+    )
+    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}
+    hook = {
+        "name": "late.stoker.dev",
+        "clientConfig": {"service": {"name": name, "namespace": name}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    lab.kubectl.apply(head | {"metadata": {"name": name}, "webhooks": [hook]})
+    yield name
+    lab.kubectl("delete", "validatingwebhookconfiguration", name, "--ignore-not-found")
+
+
 def ended(stoker: Stoker, run: RunDir) -> dict:
     end = time.monotonic() + PATIENCE
     while (now := json.loads(stoker("status", run.name, "--json")))["state"] not in ("done", "failed"):
@@ -101,16 +129,13 @@ def test_what_the_cluster_has_is_taken_and_why_is_told(stoker: Stoker) -> None:
     assert "Volcano is installed, and its pods start together or wait together" in shown
 
 
-def test_a_webhook_that_is_coming_up_is_waited_for(stoker: Stoker, lab) -> None:
-    where = ("--namespace=volcano-system", "deployment/volcano-admission")
-    lab.kubectl("scale", *where, "--replicas=0")
-    lab.kubectl("wait", "--namespace=volcano-system", "--for=delete", "pod", "--selector=app=volcano-admission")
-    later = threading.Timer(3, lambda: lab.kubectl("scale", *where, "--replicas=1"))
-    later.start()
+def test_a_webhook_that_is_coming_up_is_waited_for(stoker: Stoker, late: str, lab) -> None:
+    refused = lab.kubectl("create", "job", "x", "--image=x", f"--namespace={late}", check=False)
+    assert refused == ""
+    coming = threading.Timer(3, lambda: lab.kubectl("delete", "validatingwebhookconfiguration", late))
+    coming.start()
     try:
-        run = launched(stoker, "on.job=vcjob")
+        run = launched(stoker)
     finally:
-        later.join()
-        lab.kubectl("scale", *where, "--replicas=1")
-        lab.kubectl("rollout", "status", *where, "--timeout=120s")
+        coming.join()
     assert ended(stoker, run)["state"] == "done"

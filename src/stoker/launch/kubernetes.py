@@ -34,7 +34,11 @@ LOCAL_QUEUE = API_KINDS["LocalQueue"]
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 SHARED = ("Queue",)  # kinds of objects that a run may make and does not own
 HOOK_PATIENCE = 90.0  # seconds until the webhook of an operator that was just installed answers
-LATE = ("must be created before the TrainJob", "unable to find job queue")  # said of what was made a moment ago
+LATE = (  # said of what was made a moment ago
+    "must be created before the TrainJob",
+    "unable to find job queue",
+    "queue with state `Open`",
+)
 LATE_PATIENCE = 10.0
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes
 
