@@ -80,8 +80,7 @@ def _operator() -> list[str]:
 
 
 def _etcd() -> list[str]:
-    [module] = versions.read().modules["etcd"]
-    return [*FLAGS, f"-ldflags={LEAN}", module]
+    return _lean(list(versions.read().modules["etcd"]))
 
 
 def _kwok() -> list[str]:

@@ -58,6 +58,7 @@ def test_a_dry_run_shows_a_job_of_volcano_and_makes_nothing(file: str, folder: P
         (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.namespace=a"], "TorchX sends the job to default"),
         (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.context=a"], "kubeconfig's current one"),
         (["-cfg", "queue=test", "c:app", "--run", "none.yaml"], "none.yaml"),
+        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.queue_make={weight: 1}"], "needs a Queue too"),
         (["-s", "local_cwd", "c:app", "--run", "run.yaml"], "scheduler is local_cwd. Use -s kubernetes"),
     ],
 )

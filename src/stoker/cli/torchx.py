@@ -57,14 +57,14 @@ def _app(file: str, words: Sequence[str], call: Call) -> AppDef:
         raise UserError(f"TorchX's scheduler is {call.scheduler}", remedy=f"Use -s {SCHEDULER}, or: stoker train")
     spec = as_asked(unique_name(_spec(Path(file), words, call), RUNS), runs=RUNS)
     run = RunDir(RUNS / spec.name)
-    if call.dry:
-        return app_def(spec, plan_dry(spec, run).submission)
-    planned = plan(spec, run)
+    planned = plan_dry(spec, run) if call.dry else plan(spec, run)
     if others := planned.submission.objects[:-1]:
         raise UserError(
             f"TorchX sends one object, and this run needs a {others[0]['kind']} too",
             remedy="Start it with: stoker launch",
         )
+    if call.dry:
+        return app_def(spec, planned.submission)
     with all_or_nothing(run), redirect_stdout(sys.stderr):  # what TorchX prints there is the app's handle alone
         with preparing() as progress:
             opened = begin(spec, runs=RUNS, progress=progress)

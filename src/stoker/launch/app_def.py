@@ -7,7 +7,7 @@ from torchx.specs import AppDef, AppDryRunInfo, Resource, Role, VolumeMount, mac
 
 from stoker.launch.backend import Submission
 from stoker.launch.needs import TYPE_LABEL, Needs, needs
-from stoker.launch.pod import NODE, Object, one_named
+from stoker.launch.pod import NODE, VOLUME, Object, one_named
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec
@@ -43,7 +43,7 @@ def app_def(spec: AnySpec, submission: Submission) -> AppDef:
     [task] = owner["spec"]["tasks"]
     pod = task["template"]["spec"]
     container = one_named(pod["containers"], contract.CONTAINER)
-    volume = next(one for one in pod["volumes"] if "persistentVolumeClaim" in one)
+    volume = one_named(pod["volumes"], VOLUME)
     entrypoint, *args = (macros.replica_id if word == NODE else word for word in container["command"])
     nodes = spec.on.nodes
     role = Nodes(
