@@ -11,6 +11,7 @@ from stoker.observe.preflight import Bad, bad_gpus
 SLOW = 0.5  # of the median rate of the other links
 LATE = 10.0  # times the median latency of the other links
 LATE_MS = 2.0  # and no less: in a quiet network a tenth of it is noise
+BUSY = 0.2  # of the time; an end that waits so long for a processor is not compared with others
 FEWEST = 2  # others, or there is nothing to compare a link with
 LEAST_GBITS, MOST_MS = 0.1, 20.0  # whatever the others have: no training is worth its time over such a link
 ALLOW = "Let the pods of a run reach each other on all ports: kubectl get networkpolicy, or the cloud's firewall"
@@ -208,7 +209,7 @@ def _slow(survey: Survey) -> Iterator[Finding]:
     slow, late = [], []
     for link in flowing:
         others = [one for one in flowing if one is not link and one.same_machine is link.same_machine]
-        enough = len(others) >= FEWEST
+        enough = len(others) >= FEWEST and link.busy < BUSY
         if rate(link) < max(LEAST_GBITS, SLOW * median(map(rate, others)) if enough else 0.0):
             slow.append(link)
         if _ms(link) > min(MOST_MS, max(LATE_MS, LATE * median(map(_ms, others))) if enough else MOST_MS):

@@ -170,6 +170,7 @@ def _better(link: Link, again: Link) -> Link:
         ms=min(link.ms, again.ms),
         gbits=max(link.gbits or 0.0, again.gbits or 0.0),
         back=max(link.back or 0.0, again.back or 0.0),
+        busy=min(link.busy, again.busy),
     )
 
 
