@@ -13,7 +13,7 @@ from stoker.cli.places import runs_argument
 from stoker.cli.train import file_and_words
 from stoker.launch.probe.survey import Host, Survey
 from stoker.observe.fabric import transport
-from stoker.observe.net import BUSY, findings, rate, verdict
+from stoker.observe.net import busy, findings, rate, verdict
 from stoker.observe.runs import find
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -117,14 +117,14 @@ def _links(survey: Survey, hosts: dict[str, Host]) -> str:
         kinds = {transport(hosts[pod]) for pod in (link.source, link.target)}
         figures = [link.error, "-", "-", "-"]
         if link.ms is not None:
-            mark = "*" * (link.busy >= BUSY)
+            mark = "*" * busy(link)
             rates = [f"{value or 0.0:.3g}{mark}" for value in (link.gbits, link.back)]
             figures = [f"{link.ms:.3f} ms", *rates, str(link.fits or link.mtu)]
         rows.append(
             [link.source, link.target, *figures, link.interface or "-", min(kinds) if len(kinds) == 1 else "TCP"]
         )
     more = _more(len(survey.links), survey.pairs, "pairs")
-    if any(link.busy >= BUSY for link in shown):
+    if any(map(busy, shown)):
         more += "\n* an end waited for a processor: the link may be faster"
     head = ["FROM", "TO", "LATENCY", "GBIT/S", "BACK", "MTU", "INTERFACE", "TRANSPORT"]
     return output.table(head, rows) + more

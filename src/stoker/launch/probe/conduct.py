@@ -18,6 +18,7 @@ CALLS = 64  # other pods that each pod calls by name and port
 DOUBTFUL = 0.6  # of the median rate; such a link is measured again, alone: others may have been in its way
 AGAIN, AGAIN_TIME = 3, 10.0  # times, and seconds for all of them
 CLUSTER_NAME = "kubernetes.default.svc"  # that every cluster's DNS knows
+SETTLES = 6.0  # seconds in which the DNS learns of pods that have only just started; it remembers a no for five
 PREFLIGHT_PATIENCE = 330.0
 
 
@@ -85,12 +86,25 @@ def _begin(
 
 def _names(agents: list[Agent], cluster_name: str) -> list[Name]:
     def look(agent: Agent) -> list[Name]:
-        wanted = {cluster_name: ""} if cluster_name else {}
-        wanted |= {name: site.address for site in [agent.site, *_called(agent, agents)] for name in site.names}
+        wanted = {cluster_name: ""} | {
+            name: site.address for site in [agent.site, *_called(agent, agents)] for name in site.names
+        }
         told = agent.ask("names", names=list(wanted))
         return [Name(pod=agent.site.pod, wanted=wanted[one["name"]], **one) for one in told]
 
-    return [one for some in at_once(agents, look) if not isinstance(some, Silent) for one in some]
+    def all_of_them() -> list[Name]:
+        return [one for some in at_once(agents, look) if not isinstance(some, Silent) for one in some]
+
+    found = all_of_them()
+    if any(map(_is_new, found)) and not any(one.error == "silent" for one in found):
+        time.sleep(SETTLES)
+        found = all_of_them()
+    return found
+
+
+def _is_new(name: Name) -> bool:
+    """Perhaps: not known, or not yet led to where it should."""
+    return name.error == "unknown" or (bool(name.wanted) and name.wanted not in name.addresses)
 
 
 def _ports(agents: list[Agent], listens: dict[str, list[int]], own: dict[str, int], port: int) -> list[Port]:
