@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
+
+from kube_namespace import fresh_namespace
 
 from lab import cluster
 from lab.kubectl import Kubectl
@@ -39,21 +40,12 @@ PATIENCE_S = 120.0
 def main() -> None:
     os.environ["KUBECONFIG"] = str(KUBECONFIG)
     kubectl = cluster.kubectl()
-    namespace = f"launch-{uuid.uuid4().hex[:6]}"
-    kubectl("create", "namespace", namespace)
-    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    metadata = {"name": "training", "namespace": namespace}
-    kubectl.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim})
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            Path("text").write_text("".join(f"{number} bottles of beer on the wall\n" for number in range(9999)))
-            print(f"seconds to the first step, median of {ROUNDS}; at most {BAR_S:.0f} s between them")
-            for job in KINDS:
-                compare(words(namespace, job), kubectl)
-    finally:
-        kubectl("delete", "jobs,pytorchjobs", "--all", "-n", namespace, "--wait=false")
-        kubectl("delete", "namespace", namespace, "--wait=false")
+    with fresh_namespace(kubectl, named="launch") as namespace, tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        Path("text").write_text("".join(f"{number} bottles of beer on the wall\n" for number in range(9999)))
+        print(f"seconds to the first step, median of {ROUNDS}; at most {BAR_S:.0f} s between them")
+        for job in KINDS:
+            compare(words(namespace, job), kubectl)
 
 
 def words(namespace: str, job: str) -> list[str]:

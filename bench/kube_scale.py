@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from pathlib import Path
+
+from kube_namespace import fresh_namespace
 
 from lab import cluster, fake
 from lab.places import IMAGES, KUBECONFIG, REGISTRY
@@ -37,20 +38,10 @@ def main() -> None:
 
 
 def measured(pods: int) -> list[str]:
-    kubectl = cluster.kubectl()
-    namespace = f"scale-{uuid.uuid4().hex[:6]}"
-    kubectl("create", "namespace", namespace)
-    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    metadata = {"name": "training", "namespace": namespace}
-    kubectl.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim})
-    with tempfile.TemporaryDirectory() as name:
+    with fresh_namespace(cluster.kubectl(), named="scale") as namespace, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text("print('never run: kwok plays the pods')\n")
-        try:
-            return figures(folder, namespace, pods)
-        finally:
-            kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=false")
-            kubectl("delete", "namespace", namespace, "--wait=false")
+        return figures(folder, namespace, pods)
 
 
 def figures(folder: Path, namespace: str, pods: int) -> list[str]:

@@ -4,12 +4,13 @@ python bench/ps.py
 """
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from medians import print_medians
 
 from stoker.rundir import DataRef, Exit, RunDir
 from stoker.spec.data import Data
@@ -29,14 +30,7 @@ def main() -> None:
         shown = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
         assert shown.count("\n") == RUNS + 1, shown
         commands = {"stoker ps": listing, "python -c ''": [sys.executable, "-c", ""]}
-        seconds: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(TURNS):
-            for name, command in commands.items():
-                began = time.perf_counter()
-                subprocess.run(command, check=True, capture_output=True)
-                seconds[name].append(time.perf_counter() - began)
-    for name, found in seconds.items():
-        print(f"{name:<16}{statistics.median(found):>8.3f} s (median of {TURNS}), at most {max(found):.3f} s")
+        print_medians(commands, turns=TURNS)
 
 
 def make(runs: Path, number: int) -> None:

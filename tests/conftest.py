@@ -1,17 +1,13 @@
 """Real runs of the real command, small enough for two cores."""
 
-import http.server
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from email.message import Message
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +18,9 @@ from stoker.data.pairs import Pairs
 from stoker.data.prepare import prepare
 from stoker.rundir import RunDir
 from stoker.spec.data import Data, TrainTokenizer
-
-PATIENCE_S = 300  # for a start on a machine where other tests run too
+from tests.answers import answers
+from tests.processes import descendants
+from tests.waiting import PATIENCE_S, until
 
 
 class Command:
@@ -87,6 +84,14 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """A file of text, for a test that only needs some."""
+    path = tmp_path / "book.txt"
+    path.write_text("".join(f"It was day {i} of the voyage, and the sea was calm.\n" for i in range(300)))
+    return path
+
+
 @pytest.fixture(scope="session")
 def tokens(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The books as a prepared token set."""
@@ -102,25 +107,9 @@ def pairs(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(data, tmp_path_factory.mktemp("pairs") / "set", pairs=Pairs(length=32), workers=1).path
 
 
-def wait_for(what: Callable[[], bool], *, every_s: float = 0.002) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(every_s)
-
-
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    return wait_for
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below one, nearest first."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
+    return until
 
 
 @pytest.fixture
@@ -223,7 +212,7 @@ class Nodes:
     def begin(self, number: int, **env: str) -> "list[subprocess.Popen[bytes]]":
         """So many nodes, of which the first leads."""
         first = self.start(0, **env)
-        wait_for((self.run.path / ".members" / "leader.json").exists)
+        until((self.run.path / ".members" / "leader.json").exists)
         return [first, *(self.start(node, **env) for node in range(1, number))]
 
     def close(self) -> None:
@@ -303,33 +292,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         one.close()
 
 
-Answer = tuple[int, dict[str, str], bytes]
-
-
 @pytest.fixture
-def answering() -> Iterator[Callable[[Callable[[str, Message], Answer]], str]]:
-    """Start a web server that answers as a function of path and headers says; gives its URL."""
-    servers: list[http.server.ThreadingHTTPServer] = []
-
-    def start(answer: Callable[[str, Message], Answer]) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, headers, body = answer(self.path, self.headers)
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                with suppress(OSError):  # the other side has had enough
-                    self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+def answering() -> Iterator[Callable[..., str]]:
+    """(what a request of this method, path and headers gets) -> the host that answers so, with TLS if it is given."""
+    with ExitStack() as started:
+        yield lambda answer, tls=None: started.enter_context(answers(answer, tls))

@@ -18,13 +18,6 @@ WORDS = [
 ]
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    path = tmp_path / "book.txt"
-    path.write_text("".join(f"It was day {i} of the voyage, and the sea was calm.\n" for i in range(300)))
-    return path
-
-
 def spec(book: Path, *words: str) -> RunSpec:
     return load(None, [f"data={book}", *WORDS, *words]).spec
 

@@ -1,7 +1,5 @@
 from pathlib import Path
 
-import pytest
-
 from stoker.api.opening import OpenedTraining as Opened
 from stoker.api.opening import begin
 from stoker.cli import describe
@@ -14,13 +12,6 @@ WORDS = [
     "name=tale", "model={layers: 1, heads: 1, width: 16, context: 32}", "data.tokenizer.train=300",
     "batch={sequences: 7, length: 32}",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    path = tmp_path / "book.txt"
-    path.write_text("".join(f"It was day {i} of the voyage, and the sea was calm.\n" for i in range(300)))
-    return path
 
 
 def spec(book: Path, *words: str) -> RunSpec:

@@ -18,6 +18,7 @@ from stoker.cli.train import end
 from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
+from tests.processes import is_alive
 
 TRAINING = """\
 name: tale
@@ -41,13 +42,6 @@ def family(run: RunDir) -> list[int]:
     """The supervisor and its workers."""
     pid = run.holder()["pid"]
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def is_working(run: RunDir) -> bool:

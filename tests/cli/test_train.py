@@ -14,6 +14,8 @@ import pytest
 
 from stoker.observe.runs import view
 from stoker.rundir import RunDir
+from tests.processes import descendants, is_alive
+from tests.waiting import until
 
 STOKER = str(Path(sys.executable).with_name("stoker"))
 ENDLESS = "until.steps=1M"
@@ -58,27 +60,6 @@ def begin(place: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     for process in processes:
         process.kill()
         process.wait()
-
-
-def until(condition: Callable[[], object], *, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def descendants(pid: int) -> list[int]:
-    found = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found += [int(child), *descendants(int(child))]
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_one_command_trains_and_the_same_again_says_that_it_is_done(place: Path) -> None:
@@ -175,7 +156,7 @@ def test_a_killed_command_takes_supervisor_and_workers_with_it(
     family = descendants(command.pid)
     assert len(family) >= 2
     command.kill()
-    until(lambda: not any(map(is_alive, family)))
+    until(lambda: not any(map(is_alive, family)), seconds=60)
     assert view(run).state == "interrupted"
 
 

@@ -1,8 +1,6 @@
 """No cluster is needed to learn that there is none."""
 
-import socket
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from stoker.kube.connect import contexts
 from stoker.kube.kinds import KINDS
 from stoker.kube.refusals import Refused, forbidden, refusal, role_for
 from stoker.spec.errors import UserError
+from stoker.supervise.port import free_port
 
 
 def kubeconfig(
@@ -30,12 +29,6 @@ def kubeconfig(
     }
     path.write_text(yaml.safe_dump(values))
     return path
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 def test_without_a_kubeconfig_it_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +80,11 @@ def test_several_kubeconfigs_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(known.namespaces) == ["a", "b", "c"]
 
 
-def test_an_api_server_that_is_not_there_is_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int
-) -> None:
-    file = kubeconfig(tmp_path / "config", server=f"https://127.0.0.1:{free_port}")
+def test_an_api_server_that_is_not_there_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port("127.0.0.1")
+    file = kubeconfig(tmp_path / "config", server=f"https://127.0.0.1:{port}")
     monkeypatch.setenv("KUBECONFIG", str(file))
-    with pytest.raises(Unreachable, match=f"API server https://127.0.0.1:{free_port} of context lab does not answer"):
+    with pytest.raises(Unreachable, match=f"API server https://127.0.0.1:{port} of context lab does not answer"):
         connect()
 
 
@@ -124,23 +116,14 @@ def test_an_entry_that_makes_no_sense_is_told(
 
 
 @pytest.mark.parametrize("said", [b"<html>Please log in</html>", b"[]", b'{"hello": 1}'])
-def test_a_server_that_is_no_api_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(said)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        file = kubeconfig(tmp_path / "c", server=f"http://127.0.0.1:{server.server_port}", user={"token": 5})
-        monkeypatch.setenv("KUBECONFIG", str(file))
-        with pytest.raises(Unreachable, match="answers, but not as a Kubernetes API server"):
-            connect()
-        server.shutdown()
+def test_a_server_that_is_no_api_server_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answering: Callable[..., str], said: bytes
+) -> None:
+    host = answering(lambda *_: (200, {}, said))
+    file = kubeconfig(tmp_path / "c", server=f"http://{host}", user={"token": 5})
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    with pytest.raises(Unreachable, match="answers, but not as a Kubernetes API server"):
+        connect()
 
 
 def test_what_is_forbidden_comes_with_the_role_that_would_allow_it() -> None:

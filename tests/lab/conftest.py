@@ -3,10 +3,9 @@
 import os
 import subprocess
 import time
-import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 from lab import cluster, session
 from lab.kubectl import Kubectl
 from lab.places import IMAGES, KUBECONFIG, REGISTRY
+from tests.lab.namespaces import VOLUME, fresh
 
 PATIENCE_S = 300
-VOLUME = "stoker"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,15 +60,8 @@ def lab(able: None) -> Iterator[Lab]:  # noqa: ARG001
 
 @pytest.fixture
 def namespace(lab: Lab) -> Iterator[Namespace]:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    lab.kubectl("create", "namespace", name)
-    kubectl = replace(lab.kubectl, namespace=name)
-    kubectl.apply(claim(VOLUME))
-    yield Namespace(name=name, volume=VOLUME, kubectl=kubectl)
-    # A pod of a Job is held until the Job's controller has counted it, which it does not in a namespace that ends.
-    kubectl("delete", "jobs,pytorchjobs", "--all", "--wait=false")
-    kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
-    kubectl("delete", "namespace", name, "--wait=false")
+    with fresh(lab.kubectl) as kubectl:
+        yield Namespace(name=kubectl.namespace, volume=VOLUME, kubectl=kubectl)
 
 
 @pytest.fixture
@@ -134,11 +126,6 @@ def forwarded() -> Callable[[Kubectl, str, int], AbstractContextManager[int]]:
                 process.terminate()
 
     return forward
-
-
-def claim(name: str) -> dict[str, Any]:
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.hookimpl(wrapper=True)

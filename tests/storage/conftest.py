@@ -1,28 +1,23 @@
 """Real stores on this machine, and a wire to them that can be cut."""
 
-import http.server
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from email.message import Message
 from pathlib import Path
-from typing import Any
 
 import boto3
 import pytest
 import requests
 
-from stoker.supervise.lifeline import die_with
+from stoker.supervise.port import free_port
+from tests.answers import Answer, answers
+from tests.server import HOST, served
+from tests.wire import Wire
 
 ROOT = Path(__file__).parents[2]
-HOST = "127.0.0.1"
-PATIENCE_S = 60
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -35,101 +30,12 @@ CREDENTIALS = {
 }
 
 
-class Wire:
-    """A port that leads to another; it counts what goes up, can hold it, and can be taken down."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._server = socket.create_server((HOST, 0))
-        self._open: set[socket.socket] = set()
-        self._up = threading.Event()
-        self._up.set()
-        self.sent = 0
-        self.most: int | None = None
-        """Bytes that may go up from now on."""
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self._server.getsockname()[1]}"
-
-    def cut(self) -> None:
-        self._up.clear()
-        for one in list(self._open):
-            _end(one)
-
-    def mend(self) -> None:
-        self._up.set()
-
-    def close(self) -> None:
-        self.cut()
-        self._server.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                if not self._up.is_set():
-                    client.close()
-                    continue
-                there = socket.create_connection((HOST, self._to))
-                self._open |= {client, there}
-                for one, other, counts in ((client, there, True), (there, client, False)):
-                    threading.Thread(target=self._carry, args=(one, other, counts), daemon=True).start()
-
-    def _carry(self, one: socket.socket, other: socket.socket, counts: bool) -> None:
-        with suppress(OSError):
-            while data := one.recv(1 << 16):
-                while counts and self.most is not None and self.sent + len(data) > self.most:
-                    time.sleep(0.01)
-                    if one not in self._open:
-                        return
-                self.sent += len(data) * counts
-                other.sendall(data)
-        for each in (one, other):
-            self._open.discard(each)
-            _end(each)
-
-
-def _end(one: socket.socket) -> None:
-    with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
-
-
-@contextmanager
-def served(argv: list[str], port: int, path: str) -> Iterator[None]:
-    tests = os.getpid()
-    process = subprocess.Popen(
-        argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=lambda: die_with(tests)
-    )
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            with suppress(requests.ConnectionError):
-                requests.get(f"http://{HOST}:{port}{path}", timeout=5)
-                break
-            assert process.poll() is None, f"{argv[0]} ended"
-            assert time.monotonic() < deadline, f"{argv[0]} does not answer"
-            time.sleep(0.05)
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def moto() -> Iterator[int]:
     """moto's S3 server, on this port."""
-    port = free_port()
+    port = free_port(HOST)
     code = "from moto.server import main; main()"
-    with served([sys.executable, "-c", code, "-H", HOST, "-p", str(port)], port, "/moto-api/"):
+    with served([sys.executable, "-c", code, "-H", HOST, "-p", str(port)], f"http://{HOST}:{port}/moto-api/"):
         yield port
 
 
@@ -138,9 +44,9 @@ def fake_gcs() -> Iterator[int]:
     """fake-gcs-server, on this port."""
     binary = shutil.which("fake-gcs-server", path=f"{ROOT / '.lab' / 'bin'}:{os.environ['PATH']}")
     assert binary, "fake-gcs-server is not built: run make test once, or make .lab/bin/fake-gcs-server"
-    port = free_port()
+    port = free_port(HOST)
     argv = [binary, "-backend", "memory", "-scheme", "http", "-host", HOST, "-port", str(port), "-log-level", "error"]
-    with served(argv, port, "/storage/v1/b"):
+    with served(argv, f"http://{HOST}:{port}/storage/v1/b"):
         yield port
 
 
@@ -211,22 +117,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 def forbidding() -> Iterator[str]:
     """A server that says 403 to everything, as S3 and as Google's API."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            xml = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
-            body = b'{"error": {"code": 403, "message": "no"}}' if "/storage/v1/" in self.path else xml
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(403)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def forbid(_: str, path: str, __: Message) -> Answer:
+        xml = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        return 403, {}, b'{"error": {"code": 403, "message": "no"}}' if "/storage/v1/" in path else xml
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://{HOST}:{server.server_address[1]}"
-    server.shutdown()
+    with answers(forbid) as host:
+        yield f"http://{host}"

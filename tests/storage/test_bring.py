@@ -17,9 +17,9 @@ import pytest
 
 from stoker.data.remote import bring as in_place
 from stoker.spec.errors import UserError
+from tests.wire import Wire
 
 HOST = "127.0.0.1"
-Wire = Any
 
 
 def bring(*words: str, env: dict[str, str] | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -128,7 +128,7 @@ def test_it_goes_on_when_the_network_fails(put: Any, tmp_path: Path, s3_wire: Wi
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     work = tmp_path / "data/.stoker-bring"
     eventually(lambda: any(part.stat().st_size > 500_000 for part in work.glob("*.part")) or process.poll() is not None)
-    s3_wire.cut()
+    s3_wire.take_down()
     time.sleep(0.3)
     s3_wire.mend()
     output = process.communicate(timeout=60)

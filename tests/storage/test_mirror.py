@@ -259,7 +259,7 @@ def test_a_store_that_fails_while_training_is_told_once_and_caught_up(bucket: st
     machine("one")
 
     def without(run: RunDir) -> None:
-        wire.cut()
+        wire.take_down()
         step(2)(run)
         eventually(lambda: len(_notes(run)) >= 1)
         time.sleep(1)
@@ -283,7 +283,7 @@ def test_a_run_whose_end_did_not_go_up_is_paused_and_says_what_is_missing(bucket
     def work() -> int:
         step(1)(run)
         run.write_exit(DONE)
-        wire.cut()
+        wire.take_down()
         return 0
 
     with run.lock():

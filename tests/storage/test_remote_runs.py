@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from stoker.rundir import RunDir
 from stoker.storage import layout
 from stoker.storage.mirror import place
 from stoker.storage.store import cache, open_store
+from stoker.supervise.port import free_port
 
 MODEL = [
     "model.layers=1",
@@ -160,7 +160,7 @@ def test_a_store_that_is_gone_at_the_end_gives_75_and_the_same_command_brings_th
     words = ["name=tale", *SHORT, f"data={tokens}", "--runs", s3]
     process = stoker.start("train", *words)
     eventually(lambda: copy_of(s3, "tale").checkpoint(3).exists() or process.poll() is not None)
-    s3_wire.cut()
+    s3_wire.take_down()
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 75, output
     assert f"not yet in {s3}" in output
@@ -199,9 +199,7 @@ def test_a_bucket_that_is_not_there_is_refused(stoker, tokens: Path, bucket: str
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 @pytest.mark.usefixtures("nowhere")
 def test_an_endpoint_that_does_not_answer_is_named(stoker, tokens: Path, monkeypatch, scheme: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
     line = one_line(stoker, f"data={tokens}", "--runs", f"{scheme}://bucket/runs")

@@ -74,7 +74,6 @@ def _cut_off(bucket: str, wire, file: Path, eventually: Callable[..., None]) -> 
     process.kill()
     process.wait()
     wire.cut()
-    wire.mend()
     wire.most = None
 
 
@@ -131,7 +130,7 @@ def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
 
 def test_a_store_that_cannot_be_reached_is_told_so(bucket: str, wire) -> None:
     store = open_store(bucket)
-    wire.cut()
+    wire.take_down()
     with pytest.raises(StoreError, match=f"{bucket} cannot be reached"):
         store.list()
     wire.mend()

@@ -3,21 +3,21 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
 from stoker.rundir import RunDir
-from stoker.spec.run import ScriptSpec
 from stoker.supervise.follow import Parting, follow
 from stoker.supervise.logfile import LogFile
-from stoker.supervise.members import Members, Node, Patience, find_leader
+from stoker.supervise.members import Members, Patience, find_leader
 from stoker.supervise.signals import Signals
 from stoker.supervise.workers import Job, Launch
+from tests.processes import is_alive
+from tests.supervise.a_node import HOME, a_node
+from tests.waiting import until
 
-HOME = "127.0.0.1"
 # The second prints something and dies.
 WORKER = """
 import os, sys, time
@@ -29,28 +29,10 @@ time.sleep(600)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    run = RunDir(tmp_path / "tale")
-    run.create(ScriptSpec(name="tale", script="train.py"), None)
-    return run
-
-
-@pytest.fixture
 def members(run: RunDir) -> Iterator[Members]:
     members = Members(run, a_node(0), 0, patience=Patience(), note=lambda *_, **__: None)
     yield members
     members.close(None)
-
-
-def a_node(node: int) -> Node:
-    return Node(node=node, address=HOME, workers=2, host="here", pod=f"pod-{node}")
-
-
-def until(condition: Callable[[], object], *, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 class Following(threading.Thread):
@@ -109,10 +91,3 @@ def test_no_worker_outlives_the_leader_when_the_storage_hangs(
     healed.set()
     following.join(timeout=30)
     assert following.parting == Parting(met=True, code=None)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -3,20 +3,11 @@
 import errno
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
 from stoker.rundir import RunDir
-from stoker.spec.run import ScriptSpec
 from stoker.supervise.__main__ import main
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    run = RunDir(tmp_path / "tale")
-    run.create(ScriptSpec(name="tale", script="train.py"), None)
-    return run
 
 
 @pytest.mark.parametrize(

@@ -9,38 +9,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.rundir import RunDir, write_json
-from stoker.spec.run import ScriptSpec
 from stoker.supervise.crew import MERCY
-from stoker.supervise.members import Deposed, Members, Node, Patience, find_leader, read_token
+from stoker.supervise.members import Deposed, Members, Patience, find_leader, read_token
 from stoker.supervise.wire import MOST_STRANGERS, PING, Message, Stranger, Wire
+from tests.supervise.a_node import HOME, a_node
+from tests.waiting import until
 
-HOME = "127.0.0.1"
+SILENCE = 30.0  # seconds: news that take so long may come of it alone
 
 
 @pytest.fixture
 def wire() -> Iterator[Callable[..., Wire]]:
     made: list[Wire] = []
 
-    def make(*, token: str = "secret", silence: float = 30.0) -> Wire:
+    def make(*, token: str = "secret", silence: float = SILENCE) -> Wire:
         made.append(Wire(token=token, silence=silence))
         return made[-1]
 
     yield make
     for one in made:
         one.stop()
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    run = RunDir(tmp_path / "tale")
-    run.create(ScriptSpec(name="tale", script="train.py"), None)
-    return run
 
 
 @pytest.fixture
@@ -56,21 +49,10 @@ def lead(run: RunDir) -> Iterator[Callable[..., Members]]:
         one.close(None)
 
 
-def a_node(node: int) -> Node:
-    return Node(node=node, address=HOME, workers=2, host="here", pod=f"pod-{node}")
-
-
-def until(condition: Callable[[], object], *, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-
-
 def heard(wire: Wire, number: int) -> list[tuple[int, Message | None]]:
     """So many news."""
     found: list[tuple[int, Message | None]] = []
-    until(lambda: len(found.extend(wire.news()) or found) >= number)
+    until(lambda: len(found.extend(wire.news()) or found) >= number, seconds=SILENCE)
     return found
 
 

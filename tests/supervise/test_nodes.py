@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -17,6 +16,8 @@ import pytest
 from stoker.rundir import DataRef, Exit, RunDir, write_json
 from stoker.spec.data import Data
 from stoker.spec.run import On, RunSpec, ScriptSpec, Until
+from tests.processes import is_alive
+from tests.waiting import until
 
 Make = Callable[..., Any]
 
@@ -70,13 +71,6 @@ def tale(tmp_path: Path, run: RunDir, nodes: Make) -> Make:
     return make
 
 
-def until(condition: Callable[[], object], *, tell: Callable[[], str] = lambda: "") -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, f"it did not happen\n{tell()}"
-        time.sleep(0.01)
-
-
 def ready(tale: Any, *nodes: int, after: int = 0) -> list[dict[str, Any]]:
     """What each worker was given, once an attempt of just these nodes runs, and it is not one of the first `after`."""
 
@@ -106,13 +100,6 @@ def ended(run: RunDir) -> Exit:
     exit = run.exit()
     assert exit is not None
     return exit
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def leader_of(run: RunDir) -> dict[str, Any]:

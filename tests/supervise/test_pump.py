@@ -4,8 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
@@ -14,6 +12,7 @@ import pytest
 from stoker.supervise.logfile import LogFile
 from stoker.supervise.pump import PIECE, Pump
 from stoker.supervise.redact import Redactor
+from tests.waiting import until
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
 HEAD = """
@@ -48,13 +47,6 @@ class Worker:
         assert lines.pop() == "", "the log ends with a whole line"
         assert all(STAMP.match(line) for line in lines)
         return [line[25:] for line in lines]
-
-
-def until(condition: Callable[[], object], *, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def test_every_line_of_both_streams_is_stamped_and_in_order(tmp_path: Path) -> None:
@@ -132,7 +124,7 @@ def test_a_very_long_line_comes_in_pieces_and_whole(tmp_path: Path) -> None:
     say("!")
     """
     worker = Worker(tmp_path, code)
-    until(lambda: sum(map(len, worker.lines())) == 300_000)
+    until(lambda: sum(map(len, worker.lines())) == 300_000, every_s=0.02)
     assert max(map(len, worker.lines())) <= PIECE
     (tmp_path / "go").touch()
     assert "".join(worker.end()) == "".join(str(i % 10) * 1000 for i in range(300)) + "!"

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -18,6 +17,7 @@ from stoker.supervise.muster import Alone
 from stoker.supervise.signals import Signals
 from stoker.supervise.supervisor import noted, supervise
 from stoker.supervise.workers import Job
+from tests.waiting import until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 HEAD = """
@@ -55,13 +55,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.wait()
-
-
-def until(condition: Callable[[], object], *, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def ended(run: RunDir) -> Exit:

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -14,6 +13,8 @@ import pytest
 from stoker.rundir import DataRef, RunDir
 from stoker.spec.data import Data
 from stoker.spec.run import On, RunSpec, Until
+from tests.processes import is_alive
+from tests.waiting import until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -63,25 +64,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.wait()
 
 
-def until(condition: Callable[[], object], *, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
 def pids(run: RunDir, *, attempt: int, workers: int = 2) -> list[int]:
     """Of an attempt's workers, once all of them run."""
     files = [run.path / f"pid-{attempt}-{rank}" for rank in range(workers)]
     until(lambda: all(file.exists() and file.read_text() for file in files))
     return [int(file.read_text()) for file in files]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def kinds(run: RunDir) -> list[str]:
@@ -235,7 +222,7 @@ def test_workers_die_with_a_supervisor_that_is_killed(tmp_path: Path, start: Sta
     supervisor = start(run, "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)")
     workers = pids(run, attempt=1)
     supervisor.kill()
-    until(lambda: not any(is_alive(pid) for pid in workers))
+    until(lambda: not any(is_alive(pid) for pid in workers), seconds=30)
     until(lambda: run.holder() is None)  # its last thread may be a moment behind
     assert run.exit() is None
 
@@ -258,7 +245,7 @@ def test_a_supervisor_dies_with_the_parent_that_it_was_given(tmp_path: Path) -> 
     assert holder is not None
     process.kill()
     process.wait()
-    until(lambda: not any(is_alive(pid) for pid in (*workers, holder["pid"])))
+    until(lambda: not any(is_alive(pid) for pid in (*workers, holder["pid"])), seconds=30)
 
 
 def test_a_second_supervisor_of_one_run_is_refused(tmp_path: Path, start: Start) -> None:

@@ -1,7 +1,6 @@
 """A worker in this process: all of `python -m stoker.train` without the seconds that a new process takes to start."""
 
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from stoker.api.opening import begin
 from stoker.rundir import RunDir
 from stoker.spec.contract import ENV_ATTEMPT
 from stoker.spec.load import load
+from stoker.supervise.port import free_port
 from stoker.train.__main__ import main
 
 TINY = [
@@ -27,16 +27,14 @@ def worker(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Train as the only worker; the same words again go on. Ends with the exit code that it is told to expect."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
-    torch.set_num_threads(
-        1
-    )  # tests run side by side, and threads that wait for each other's core take ten times as long
+    torch.set_num_threads(1)  # as in one_thread
 
     def train(*words: str, code: int = 0, shaped: bool = True) -> RunDir:
         tiny = [word for word in TINY if shaped or not word.startswith("model.")]
         opened = begin(load(None, [f"data={tokens}", *tiny, *words]).spec, runs=tmp_path / "here")
         attempt = opened.run.next_attempt()
         alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, ENV_ATTEMPT: attempt}
-        for name, value in {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
+        for name, value in {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port("127.0.0.1")}.items():
             monkeypatch.setenv(name, str(value))
         assert main(opened.run) == code, opened.run.exit()
         return opened.run
@@ -62,10 +60,3 @@ def alone() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

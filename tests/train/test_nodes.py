@@ -89,7 +89,7 @@ def test_whatever_dies_of_two_nodes_the_losses_are_those_of_one_undisturbed_node
     assert losses(run) == losses(whole)
     assert [saved.step for saved in run.saved()] == [saved.step for saved in whole.saved()]
     assert_proven(run)
-    assert two.worlds() == [[0, 1], [0, 1], [0, 1], [1, 0]]
+    assert two.worlds() == [[0, 1], [0, 1], [0, 1], [1, 0]], two.story()
     assert [event["signal"] for event in two.events("failed")] == ["SIGKILL"]
     assert [event["node"] for event in two.events("lost")] == [1]
 

@@ -1,7 +1,5 @@
 """What a terminal shows while bytes are carried; plain lines where there is no terminal."""
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,25 +8,17 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 
 from stoker.cli.output import duration, size
+from stoker.cli.quiet import is_live, seldom
 from stoker.launch.transfer.meter import Progress
-
-QUIET = 5.0  # seconds between two lines where there is no terminal
 
 
 @contextmanager
 def transferring(doing: str) -> Iterator[Callable[[Progress], None]]:
     """Bytes, files, speed and the time that is left, on stderr."""
     console = Console(stderr=True)
-    if not console.is_terminal or console.is_dumb_terminal:
-        last = time.monotonic()
-
-        def say(state: Progress) -> None:
-            nonlocal last
-            if time.monotonic() - last >= QUIET:
-                last = time.monotonic()
-                print(f"{doing}: {_carried(state)}", file=sys.stderr, flush=True)
-
-        yield say
+    if not is_live(console):
+        say = seldom(doing)
+        yield lambda state: say(_carried(state))
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     with Bars(*columns, console=console, transient=True) as progress:

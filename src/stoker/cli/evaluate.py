@@ -11,13 +11,20 @@ from typing import NamedTuple
 
 from stoker.cli import output
 from stoker.cli.masked import eval_masked
-from stoker.cli.models import model_arguments, open_model, open_tokenizer
+from stoker.cli.models import (
+    has_tokenizer,
+    length_of,
+    model_arguments,
+    open_model,
+    open_tokenizer,
+    refuse_other_tokenizer,
+)
 from stoker.cli.progress import counting, preparing
 from stoker.data.pairs import AnySet
 from stoker.data.prepare import ignore, is_prepared
 from stoker.data.sets import open_set
 from stoker.data.shards import Split, TokenSet
-from stoker.data.tokenizer import TOKENIZER_FILE, load_folder
+from stoker.data.tokenizer import load_folder
 from stoker.observe.batch import token_set
 from stoker.spec import contract
 from stoker.spec.data import Data
@@ -64,7 +71,7 @@ def eval(args: argparse.Namespace) -> int:
         return _task(args, loaded)
     if loaded.shape.masked:
         return eval_masked(args, loaded)
-    length, vocab = _length(args, loaded), loaded.shape.vocab
+    length, vocab = length_of(args, loaded), loaded.shape.vocab
     precision = precision_of(loaded)
     assert vocab is not None
     with _chosen(args, loaded) as (name, tokens, split):
@@ -73,7 +80,7 @@ def eval(args: argparse.Namespace) -> int:
                 f"the tokens of {name} go up to {tokens.vocab - 1}, and the model knows {vocab}",
                 remedy="Name the tokenizer that it was trained with: --tokenizer DIR",
             )
-        widths = token_widths(load_folder(tokens.tokenizer), vocab) if _has_tokenizer(tokens) else None
+        widths = token_widths(load_folder(tokens.tokenizer), vocab) if has_tokenizer(tokens) else None
         with counting("evaluating", "sequences") as progress:
             score = evaluate(
                 loaded.model,
@@ -125,16 +132,6 @@ def _task(args: argparse.Namespace, loaded: LoadedModel) -> int:
     return contract.EXIT_DONE
 
 
-def _length(args: argparse.Namespace, loaded: LoadedModel) -> int:
-    context = loaded.shape.context
-    length: int = args.length or (loaded.run.spec().batch.length if loaded.run else context)
-    if length > context:
-        raise UserError(
-            f"--length is {length}, and the model reads {context} tokens at most", remedy=f"Give {context} or less"
-        )
-    return length
-
-
 @contextmanager
 def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     name = ", ".join(args.data)
@@ -147,7 +144,7 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     data = like.model_copy(update={"path": args.data, "mix": None, "stream": False, "tokenizer": None})
     if is_prepared(data):
         tokens = open_set(Path(args.data[0]))
-        _refuse_other_tokenizer(name, tokens, args, loaded)
+        refuse_other_tokenizer(name, tokens, args, loaded)
         yield _of_set(name, tokens, args)
         return
     if args.split:
@@ -169,20 +166,6 @@ def _of_set(name: str, tokens: AnySet, args: argparse.Namespace) -> Chosen:
             remedy="Name some with --data FILE, or take what was trained on with --split train",
         )
     return Chosen(f"{name}, {args.split or HELD_OUT}", tokens, split)
-
-
-def _refuse_other_tokenizer(name: str, tokens: AnySet, args: argparse.Namespace, loaded: LoadedModel) -> None:
-    """Its figures would mean nothing."""
-    if not _has_tokenizer(tokens) or not (args.tokenizer or loaded.tokenizer):
-        return
-    if open_tokenizer(args, loaded).tokenizer.get_vocab() != load_folder(tokens.tokenizer).tokenizer.get_vocab():
-        raise UserError(
-            f"{name} was prepared with another tokenizer than the model's", remedy="Name the text itself: --data FILE"
-        )
-
-
-def _has_tokenizer(tokens: AnySet) -> bool:
-    return (tokens.tokenizer / TOKENIZER_FILE).is_file()
 
 
 def _figures(score: Score) -> dict[str, float | int | None]:

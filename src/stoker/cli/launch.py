@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import json
 import shlex
 import time
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ from stoker.api.opening import OpenedTraining, begin
 from stoker.api.origins import as_asked
 from stoker.api.run import unique_name
 from stoker.api.running import await_start, ending, plan, start
-from stoker.cli import describe, output
+from stoker.cli import describe, launched, output
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.places import runs_argument
 from stoker.cli.progress import preparing
@@ -22,7 +21,7 @@ from stoker.cli.train import end, file_and_words
 from stoker.data.prepare import ignore
 from stoker.launch.backend import Submission
 from stoker.observe.runs import find
-from stoker.rundir import Record, RunDir
+from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
@@ -71,8 +70,8 @@ def launch(args: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         with nullcontext(ignore) if args.json else preparing() as progress:
             opened = begin(spec, runs=runs, progress=progress)
-        if opened.done:
-            print(_json(run, asdict(opened.done)) if args.json else describe.already_done(run, spec, opened.done))
+        if done := opened.done:
+            print(launched.as_json(run, asdict(done)) if args.json else describe.already_done(run, spec, done))
             return contract.EXIT_DONE
         if isinstance(opened, OpenedTraining) and not args.json:
             print(output.pairs(describe.goal(opened)), flush=True)
@@ -110,20 +109,13 @@ def _dry(run: RunDir, submission: Submission, *, as_json: bool) -> str:
     if not as_json:
         return output.pairs([("command", shlex.join(submission.argv))])
     facts = {"workers": submission.workers, "device": submission.device, "command": submission.argv}
-    return _json(run, facts)
+    return launched.as_json(run, facts)
 
 
 def _started(run: RunDir, *, as_json: bool) -> str:
     if as_json:
-        return _json(run, {"state": "running", "pid": (run.holder() or {}).get("pid")})
-    word = run.name if run.path == Path("runs", run.name).absolute() else shlex.quote(str(run.path))
-    rows = [
-        ("started", f"{run.name}, in the background"),
-        ("folder", str(run.path)),
-        ("watch", f"stoker logs {word} -f  ·  stoker ps --watch"),
-        ("stop", f"stoker stop {word}"),
-    ]
-    return output.pairs(rows)
+        return launched.as_json(run, {"state": "running", "pid": (run.holder() or {}).get("pid")})
+    return launched.started(run, "in the background", watch=("stoker logs {} -f", "stoker ps --watch"))
 
 
 def _ended(run: RunDir, code: int, *, seconds: float, as_json: bool) -> int:
@@ -131,9 +123,5 @@ def _ended(run: RunDir, code: int, *, seconds: float, as_json: bool) -> int:
     if not as_json:
         return end(run, code, Interrupts(), seconds=seconds)
     exit = ending(run, code)
-    print(_json(run, asdict(exit)))
+    print(launched.as_json(run, asdict(exit)))
     return exit.code
-
-
-def _json(run: RunDir, facts: Record) -> str:
-    return json.dumps({"name": run.name, "folder": str(run.path)} | facts)

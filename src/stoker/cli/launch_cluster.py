@@ -1,8 +1,6 @@
 """`stoker launch` where `on.kind` is kubernetes."""
 
 import argparse
-import json
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from stoker.api.cluster import Planned, plan, plan_dry, send, with_image
 from stoker.api.opening import OpenedTraining, begin
-from stoker.cli import describe, output
+from stoker.cli import describe, launched, output
 from stoker.cli.carrying import transferring
 from stoker.cli.image import building
 from stoker.cli.interrupts import Interrupts
@@ -20,7 +18,7 @@ from stoker.cli.progress import preparing
 from stoker.data.prepare import ignore
 from stoker.launch import manifest
 from stoker.launch.transfer.meter import ignore as unseen
-from stoker.rundir import PlaceRef, Record, RunDir
+from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.run import AnySpec
 from stoker.storage.mirror import run_dir
@@ -37,8 +35,8 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
     with Interrupts() as interrupts, _all_or_nothing(run):
         with nullcontext(ignore) if args.json else preparing() as progress:
             opened = begin(spec, runs=runs, progress=progress)
-        if opened.done:
-            print(_json(run, asdict(opened.done)) if args.json else describe.already_done(run, spec, opened.done))
+        if done := opened.done:
+            print(launched.as_json(run, asdict(done)) if args.json else describe.already_done(run, spec, done))
             return contract.EXIT_DONE
         if isinstance(opened, OpenedTraining) and not args.json:
             print(output.pairs(describe.goal(opened)), flush=True)
@@ -88,22 +86,12 @@ def _dry(run: RunDir, planned: Planned, *, folder: Path | None, as_json: bool) -
     objects = planned.submission.objects
     if folder is not None:
         files = [str(path) for path in manifest.write(objects, folder)]
-        return _json(run, {"files": files}) if as_json else "\n".join(files)
-    return _json(run, {"objects": list(objects)}) if as_json else manifest.text(objects).rstrip()
+        return launched.as_json(run, {"files": files}) if as_json else "\n".join(files)
+    return launched.as_json(run, {"objects": list(objects)}) if as_json else manifest.text(objects).rstrip()
 
 
 def _started(run: RunDir, place: PlaceRef, *, as_json: bool) -> str:
     if as_json:
-        return _json(run, {"state": "waiting"} | asdict(place))
-    word = run.name if run.path == Path("runs", run.name).absolute() else shlex.quote(str(run.path))
-    rows = [
-        ("started", f"{run.name}, in the cluster"),
-        ("folder", str(run.path)),
-        ("watch", f"stoker status {word}  ·  stoker events {word} -f  ·  stoker ps --watch"),
-        ("stop", f"stoker stop {word}"),
-    ]
-    return output.pairs(rows)
-
-
-def _json(run: RunDir, facts: Record) -> str:
-    return json.dumps({"name": run.name, "folder": str(run.path)} | facts)
+        return launched.as_json(run, {"state": "waiting"} | asdict(place))
+    watch = ("stoker status {}", "stoker events {} -f", "stoker ps --watch")
+    return launched.started(run, "in the cluster", watch=watch)

@@ -9,13 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from stoker.cli import output
-from stoker.cli.models import open_tokenizer
+from stoker.cli.models import length_of, open_tokenizer, refuse_other_tokenizer
 from stoker.cli.progress import counting, preparing
 from stoker.data.hdf5 import are_hdf5
 from stoker.data.pairs import Pairs, PairSet, PairSplit
 from stoker.data.prepare import ignore, is_prepared
 from stoker.data.sets import open_set
-from stoker.data.tokenizer import load_folder
 from stoker.observe.batch import token_set
 from stoker.spec import contract
 from stoker.spec.data import Data
@@ -86,7 +85,8 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     data = like.model_copy(update={"path": args.data, "tokenizer": None})
     if is_prepared(data):
         prepared = open_set(Path(args.data[0]))
-        _refuse_other_tokenizer(name, prepared, args, loaded)
+        if isinstance(prepared, PairSet):
+            refuse_other_tokenizer(name, prepared, args, loaded)
         yield _of_set(name, prepared, args)
         return
     if args.split:
@@ -94,20 +94,10 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
     with TemporaryDirectory(prefix="stoker-eval-") as place:
         with nullcontext(ignore) if args.json else preparing() as progress:
             tokenizer = None if are_hdf5(args.data) else open_tokenizer(args, loaded)
-            pairs = Pairs(length=_length(args, loaded), vocab=loaded.shape.vocab)
+            pairs = Pairs(length=length_of(args, loaded), vocab=loaded.shape.vocab)
             made = tokenise(data, tokenizer, Path(place), progress, pairs=pairs)
         assert isinstance(made, PairSet)
         yield Chosen(name, made, made.train)
-
-
-def _length(args: argparse.Namespace, loaded: LoadedModel) -> int:
-    context = loaded.shape.context
-    length: int = args.length or (loaded.run.spec().batch.length if loaded.run else context)
-    if length > context:
-        raise UserError(
-            f"--length is {length}, and the model reads {context} tokens at most", remedy=f"Give {context} or less"
-        )
-    return length
 
 
 def _of_set(name: str, pairs: object, args: argparse.Namespace) -> Chosen:
@@ -123,16 +113,6 @@ def _of_set(name: str, pairs: object, args: argparse.Namespace) -> Chosen:
             remedy="Name some with --data FILE, or take what was trained on with --split train",
         )
     return Chosen(f"{name}, {args.split or HELD_OUT}", pairs, split)
-
-
-def _refuse_other_tokenizer(name: str, pairs: object, args: argparse.Namespace, loaded: LoadedModel) -> None:
-    """Its figures would mean nothing."""
-    if not isinstance(pairs, PairSet) or not pairs.index.tokenizer or not (args.tokenizer or loaded.tokenizer):
-        return
-    if open_tokenizer(args, loaded).tokenizer.get_vocab() != load_folder(pairs.tokenizer).tokenizer.get_vocab():
-        raise UserError(
-            f"{name} was prepared with another tokenizer than the model's", remedy="Name the text itself: --data FILE"
-        )
 
 
 def _figures(score: MaskedScore) -> dict[str, float | int]:

@@ -1,6 +1,5 @@
 """What a terminal shows while data is prepared and a model trains; plain lines where there is no terminal."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.cli.output import duration, measured, number, size
+from stoker.cli.quiet import QUIET, is_live, seldom
 from stoker.data import prepare
 from stoker.rundir import Record
 
-QUIET = 5.0  # seconds between two lines where there is no terminal
 PHASES = {
     "collecting": "collecting texts",
     "reading": "reading data",
@@ -42,7 +41,7 @@ class Display(Protocol):
 
 def display(*, steps: int | None, step: int) -> Display:
     console = _console()
-    return Bar(console, steps=steps, step=step) if _is_live(console) else Lines(steps=steps)
+    return Bar(console, steps=steps, step=step) if is_live(console) else Lines(steps=steps)
 
 
 class Bar:
@@ -106,7 +105,7 @@ class Lines:
 def preparing() -> Iterator[Callable[[prepare.Progress], None]]:
     """A bar for each phase."""
     console = _console()
-    if not _is_live(console):
+    if not is_live(console):
         yield _PrepareLines()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
@@ -127,16 +126,9 @@ def preparing() -> Iterator[Callable[[prepare.Progress], None]]:
 def counting(doing: str, things: str) -> Iterator[Callable[[int, int], None]]:
     """(done, of how many), on stderr: what a verb is asked for goes to stdout alone."""
     console = Console(stderr=True)
-    if not _is_live(console):
-        last = time.monotonic()
-
-        def say(done: int, total: int) -> None:
-            nonlocal last
-            if time.monotonic() - last >= QUIET:
-                last = time.monotonic()
-                print(f"{doing}: {done:,} of {total:,} {things}", file=sys.stderr, flush=True)
-
-        yield say
+    if not is_live(console):
+        say = seldom(doing)
+        yield lambda done, total: say(f"{done:,} of {total:,} {things}")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} " + things))
     with Progress(*columns, console=console, transient=True) as progress:
@@ -175,7 +167,3 @@ def _figures(record: Record, left: float | None) -> str:
 
 def _console() -> Console:
     return Console()
-
-
-def _is_live(console: Console) -> bool:
-    return console.is_terminal and not console.is_dumb_terminal

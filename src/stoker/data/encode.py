@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -63,30 +64,37 @@ class Advance:
 
 def encode(job: Job, unit: Unit) -> Iterator[Advance]:
     """Tokenise a unit, whose files are here, and report as it goes. A kill leaves the unit done or not begun."""
-    partial = job.folder / f"{unit.number:05d}.{os.getpid()}.part"  # an orphan of a killed prepare may still be at work
     bad, trace = BadRecords(skip=job.skip_bad), Trace(unit)
     joiner = _Joiner(job, trace)
     size = tokens = reported = 0
-    try:
-        with open(partial, "w+b") as file:
-            for batch in _batches(pieces(unit, job.field, bad)):
-                ids = joiner.tokens(batch)
-                file.write(ids.tobytes())
-                text = sum(len(piece.text.encode()) for _, piece in batch)
-                size, tokens = size + text, tokens + len(ids)
-                advance = min(text, unit.size - reported)
-                reported += advance
-                yield Advance(advance, len(ids))
-            check_unchanged(unit)
-            held_out = int(tokens * job.validation)
-            validation = move_tail(file, job, f"validation-{unit.number:05d}.bin", held_out)
-            train = finish(file, partial, job.folder / f"train-{unit.number:05d}.bin", tokens - held_out)
+    with being_made(job, unit) as (file, partial):
+        for batch in _batches(pieces(unit, job.field, bad)):
+            ids = joiner.tokens(batch)
+            file.write(ids.tobytes())
+            text = sum(len(piece.text.encode()) for _, piece in batch)
+            size, tokens = size + text, tokens + len(ids)
+            advance = min(text, unit.size - reported)
+            reported += advance
+            yield Advance(advance, len(ids))
+        check_unchanged(unit)
+        held_out = int(tokens * job.validation)
+        validation = move_tail(file, job, f"validation-{unit.number:05d}.bin", held_out)
+        train = finish(file, partial, job.folder / f"train-{unit.number:05d}.bin", tokens - held_out)
         record = UnitRecord(
             documents=joiner.documents, bytes=size, skipped=bad.skipped, train=train, validation=validation
         )
         trace.write(job.folder, job.field)
         write_atomic(record_path(job.folder, unit), json.dumps(asdict(record)))
         yield Advance(unit.size - reported, 0)
+
+
+@contextmanager
+def being_made(job: Job, unit: Unit) -> Iterator[tuple[IO[bytes], Path]]:
+    """A file for what becomes of a unit, and its path; when it was not moved to its place it is gone afterwards."""
+    partial = job.folder / f"{unit.number:05d}.{os.getpid()}.part"  # an orphan of a killed prepare may still be at work
+    try:
+        with open(partial, "w+b") as file:
+            yield file, partial
     except UnicodeDecodeError:
         check_unchanged(unit)
         raise

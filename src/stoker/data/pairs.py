@@ -8,7 +8,6 @@ were drawn when it was made, the masked places and the words that stood there, e
 masked at place 0. As in a token set index.json is written last.
 """
 
-import hashlib
 import json
 import mmap
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.data.intact import check_hashes, check_sizes
 from stoker.data.order import Order, Shuffled
 from stoker.data.shards import INDEX_FILE, OPEN_SHARDS, TOKENIZER_FOLDER, VERSION, Dtype, Index, Split, TokenSet
 from stoker.rundir import write_atomic
@@ -93,6 +93,12 @@ class PairIndex:
     @property
     def width(self) -> int:
         return self.length + FACTS + 2 * self.predictions
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each shard's file."""
+        width = self.width * np.dtype(self.dtype).itemsize
+        return {shard.file: shard.records * width for shard in self.train + self.validation}
 
     def write(self, folder: Path) -> None:
         write_atomic(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
@@ -172,24 +178,12 @@ class PairSet:
     @classmethod
     def open(cls, path: Path) -> Self:
         index = PairIndex.read(path)
-        width = index.width * np.dtype(index.dtype).itemsize
-        for shard in index.train + index.validation:
-            file = path / shard.file
-            size = file.stat().st_size if file.is_file() else None
-            if size != shard.records * width:
-                found = "is missing" if size is None else f"has {size} bytes, and should have {shard.records * width}"
-                raise UserError(f"{file} {found}", remedy=f"Delete {path} and prepare the data again")
+        check_sizes(path, index.sizes)
         return cls(path, index)
 
     def verify(self) -> None:
         """Read every shard and compare its hash with the index."""
-        for shard in self.index.train + self.index.validation:
-            with open(self.path / shard.file, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
-                    raise UserError(
-                        f"{self.path / shard.file} is damaged: its sha256 is not the one in {INDEX_FILE}",
-                        remedy=f"Delete {self.path} and prepare the data again",
-                    )
+        check_hashes(self.path, self.index.train + self.index.validation)
 
 
 AnySet = TokenSet | PairSet

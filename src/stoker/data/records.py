@@ -1,7 +1,6 @@
 """A unit's records into its shards, so that a kill at any moment leaves the unit done or not begun."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -10,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from stoker.data.encode import Job, check_unchanged, disk_error, finish, move_tail, record_path
+from stoker.data.encode import Job, being_made, check_unchanged, finish, move_tail, record_path
 from stoker.data.pairs import FACTS, Numbers, PairIndex, PairShard
 from stoker.data.units import Unit
 from stoker.rundir import write_atomic
@@ -67,17 +66,8 @@ class Records:
 
 @contextmanager
 def records(job: PairJob, unit: Unit) -> Iterator[Records]:
-    partial = job.folder / f"{unit.number:05d}.{os.getpid()}.part"  # an orphan of a killed prepare may still be at work
-    try:
-        with open(partial, "w+b") as file:
-            yield Records(job, unit, file, partial)
-    except UnicodeDecodeError:
-        check_unchanged(unit)
-        raise
-    except OSError as e:
-        raise disk_error(job.folder, e) from e
-    finally:
-        partial.unlink(missing_ok=True)
+    with being_made(job, unit) as (file, partial):
+        yield Records(job, unit, file, partial)
 
 
 def pair_index(job: PairJob, units: list[Unit], *, key: str, vocab: int, trained: int | None) -> PairIndex:

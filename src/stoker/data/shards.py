@@ -5,7 +5,6 @@
 The shards of a split are one stream of tokens. index.json is written last: a folder without it is half made.
 """
 
-import hashlib
 import json
 import mmap
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.data.intact import check_hashes, check_sizes
 from stoker.data.order import Order, Shuffled, Windowed
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
@@ -58,6 +58,12 @@ class Index:
     window: int | None = None
     """Tokens that are shuffled together, of a set that was a stream while it was made."""
     version: int = VERSION
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each shard's file."""
+        width = np.dtype(self.dtype).itemsize
+        return {shard.file: shard.tokens * width for shard in self.train + self.validation}
 
     def write(self, folder: Path) -> None:
         write_atomic(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
@@ -184,25 +190,9 @@ class TokenSet:
     def open(cls, path: Path) -> Self:
         """Costs a look at each shard's size, whatever their length."""
         index = Index.read(path)
-        check_sizes(path, index)
+        check_sizes(path, index.sizes)
         return cls(path, index)
 
     def verify(self) -> None:
         """Read every shard and compare its hash with the index."""
-        for shard in self.index.train + self.index.validation:
-            with open(self.path / shard.file, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
-                    raise UserError(
-                        f"{self.path / shard.file} is damaged: its sha256 is not the one in {INDEX_FILE}",
-                        remedy=f"Delete {self.path} and prepare the data again",
-                    )
-
-
-def check_sizes(path: Path, index: Index) -> None:
-    width = np.dtype(index.dtype).itemsize
-    for shard in index.train + index.validation:
-        file = path / shard.file
-        size = file.stat().st_size if file.is_file() else None
-        if size != shard.tokens * width:
-            found = "is missing" if size is None else f"has {size} bytes, and should have {shard.tokens * width}"
-            raise UserError(f"{file} {found}", remedy=f"Delete {path} and prepare the data again")
+        check_hashes(self.path, self.index.train + self.index.validation)

@@ -1,38 +1,29 @@
 """From a bucket to the volume of a run, by a pod: the bytes do not pass through here, only the word of how many."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 
 from stoker.launch.remote import Remote, check
-from stoker.launch.transfer.frames import Cut
 from stoker.launch.transfer.meter import Meter, Progress
-from stoker.spec.errors import UserError
+from stoker.launch.transfer.patience import patiently
 
 MODULE = "stoker.data.remote.bring"
-TRIES = 8  # in a row, without progress
-PAUSE = 1.0  # seconds before the second
+PAUSE = 1.0  # seconds before another pod is asked for
 
 
 def bring(remote: Remote, url: str, into: str, words: Sequence[str], progress: Callable[[Progress], None]) -> Progress:
     """The object, or all below it, into a folder of the volume; with a pod that dies, another goes on."""
-    failures = best = 0
     meter = Meter(progress)
-    while True:
-        moved = meter.moved
-        try:
-            _once(remote, [url, f"{remote.root}/{into}", *words], meter)
-            return meter.progress
-        except Cut as e:
-            failures = 1 if meter.moved > moved or meter.progress.done > best else failures + 1
-            best = max(best, meter.progress.done)
-            if failures == TRIES:
-                raise UserError(
-                    f"{url} could not be fetched: its pod was lost {TRIES} times in a row ({e})",
-                    remedy="Run the same command again: it goes on where it stopped",
-                ) from e
-            meter.wait(f"the pod is gone ({e}); another goes on")
-            time.sleep(PAUSE)
+    patiently(
+        lambda: _once(remote, [url, f"{remote.root}/{into}", *words], meter),
+        meter,
+        marks=lambda: (meter.progress.done, meter.moved),  # of the file at hand, and of all of them
+        pauses=(PAUSE, PAUSE),
+        waiting=lambda cut: f"the pod is gone ({cut}); another goes on",
+        lost=f"{url} could not be fetched: its pod was lost",
+        remedy="Run the same command again: it goes on where it stopped",
+    )
+    return meter.progress
 
 
 def _once(remote: Remote, words: Sequence[str], meter: Meter) -> None:

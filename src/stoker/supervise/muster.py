@@ -8,9 +8,10 @@ from stoker.rundir import Record
 from stoker.spec.run import AnySpec
 from stoker.supervise.crew import POLL, Crew
 from stoker.supervise.members import Members, Patience, facts
+from stoker.supervise.port import free_port
 from stoker.supervise.signals import Signals
 from stoker.supervise.team import Seats, Team
-from stoker.supervise.workers import LOOPBACK, Hear, Job, Launch, alone, free_port
+from stoker.supervise.workers import LOOPBACK, Hear, Job, Launch, alone
 
 UNSAID = 3.0  # seconds of waiting that need no word
 REMINDER = 60.0  # seconds between two words about it

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from stoker.spec.run import AnySpec
 from stoker.supervise.crew import Crew, Death, death
 from stoker.supervise.lifeline import die_with
 from stoker.supervise.logfile import LogFile
+from stoker.supervise.port import free_port
 from stoker.supervise.pump import Pump
 from stoker.supervise.redact import Redactor
 
@@ -172,14 +172,6 @@ def environments(
         shared | {"LOCAL_RANK": str(local)} | {name: str(launch.first + local) for name in ("RANK", "ROLE_RANK")}
         for local in range(workers)
     ]
-
-
-def free_port(address: str) -> int:
-    family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
-    with socket.socket(family) as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], sink: int) -> subprocess.Popen[bytes]:

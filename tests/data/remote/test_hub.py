@@ -201,26 +201,26 @@ def test_a_hub_that_does_not_answer_is_given_up(hub) -> None:
     ],
 )
 def test_a_server_that_is_no_hub_is_told_in_one_line(answering, monkeypatch, answers: list[object]) -> None:
-    url = answering(lambda path, _: (200, {}, json.dumps(answers["/tree/" in path]).encode()))
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    host = answering(lambda _, path, __: (200, {}, json.dumps(answers["/tree/" in path]).encode()))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://{host}")
     with pytest.raises(UserError, match=r"does not answer as the Hugging Face hub does.*Check HF_ENDPOINT"):
         find("hf://datasets/owner/name")
 
 
 def test_a_list_without_an_end_is_given_up(answering, monkeypatch) -> None:
-    def answer(path: str, _: object) -> tuple[int, dict[str, str], bytes]:
+    def answer(_: str, path: str, __: object) -> tuple[int, dict[str, str], bytes]:
         there = path.partition("?")[0]
         return 200, {"Link": f'<{there}?cursor=1>; rel="next"'}, b"[]" if "/tree/" in path else b'{"sha": "c0ffee"}'
 
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", answering(answer))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://{answering(answer)}")
     with pytest.raises(UserError, match=r"the list of its files has no end"):
         find("hf://datasets/owner/name")
 
 
 def test_a_hub_that_anybody_could_listen_to_is_not_asked(answering, monkeypatch) -> None:
     link = {"Link": '<http://example.com/more>; rel="next"'}
-    url = answering(lambda path, _: (200, link, b"[]" if "/tree/" in path else b'{"sha": "c0ffee"}'))
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    host = answering(lambda _, path, __: (200, link, b"[]" if "/tree/" in path else b'{"sha": "c0ffee"}'))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://{host}")
     with pytest.raises(UserError, match=r"http://example.com/more: .* can be read and changed on its way"):
         find("hf://datasets/owner/name")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://example.com")

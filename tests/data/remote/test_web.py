@@ -57,21 +57,21 @@ def data(*paths: str) -> Data:
 def test_files_of_one_name_and_date_are_told_apart_by_place_and_size(answering, tmp_path: Path) -> None:
     texts = {"/a/x.txt": TEXT, "/b/x.txt": TEXT.upper(), "/get?id=1": TEXT, "/get?id=2": TEXT.upper()}
 
-    def answer(path: str, _: Message) -> tuple[int, dict[str, str], bytes]:
+    def answer(_: str, path: str, __: Message) -> tuple[int, dict[str, str], bytes]:
         told = {"Content-Length": str(len(texts[path])), "Last-Modified": "Sun, 15 Nov 2026 10:00:00 GMT"}
         return 200, told, texts[path].encode()
 
-    url = answering(answer)
-    keys = {path: prepared(data(f"{url}{path}"), tmp_path, workers=1).key for path in texts}
+    host = answering(answer)
+    keys = {path: prepared(data(f"http://{host}{path}"), tmp_path, workers=1).key for path in texts}
     assert len(set(keys.values())) == 4
     texts["/a/x.txt"] += "more"
-    assert prepared(data(f"{url}/a/x.txt"), tmp_path, workers=1).key not in keys.values()
+    assert prepared(data(f"http://{host}/a/x.txt"), tmp_path, workers=1).key not in keys.values()
 
 
 def test_a_file_whose_change_nobody_would_notice_is_refused(answering) -> None:
-    url = answering(lambda *_: (200, {"Content-Length": "4"}, b"text"))
+    host = answering(lambda *_: (200, {"Content-Length": "4"}, b"text"))
     with pytest.raises(UserError, match=r"neither ETag nor Last-Modified.*Fetch the file first"):
-        find(f"{url}/a.txt")
+        find(f"http://{host}/a.txt")
 
 
 def test_a_file_that_two_words_mean_is_taken_once(hub, tmp_path: Path) -> None:
@@ -86,18 +86,18 @@ def test_a_file_that_two_words_mean_is_taken_once(hub, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", ["http://example.com/a.txt", "ftp://127.0.0.1:9/a.txt"])
 def test_a_redirect_to_where_anybody_could_listen_is_not_followed(answering, there: str) -> None:
-    url = answering(lambda *_: (302, {"Location": there, "Content-Length": "0"}, b""))
+    host = answering(lambda *_: (302, {"Location": there, "Content-Length": "0"}, b""))
     with pytest.raises(UserError, match=r"can be read and changed on its way"):
-        find(f"{url}/a.txt")
+        find(f"http://{host}/a.txt")
 
 
 def test_more_than_was_told_is_not_taken(answering, tmp_path: Path) -> None:
-    def answer(_: str, headers: Message) -> tuple[int, dict[str, str], bytes]:
+    def answer(_: str, __: str, headers: Message) -> tuple[int, dict[str, str], bytes]:
         if headers["Range"] == "bytes=0-0":
             return 206, {"ETag": '"x"', "Content-Range": "bytes 0-0/10", "Content-Length": "1"}, b"a"
         return 200, {"ETag": '"x"'}, b"a" * (8 << 20)
 
-    file = kept_in(find(f"{answering(answer)}/a.txt?key=hunter2")[0], tmp_path)
+    file = kept_in(find(f"http://{answering(answer)}/a.txt?key=hunter2")[0], tmp_path)
     with pytest.raises(UserError, match="changed since it was listed") as e:
         list(fetch(file))
     assert "hunter2" not in str(e.value)
@@ -107,7 +107,7 @@ def test_more_than_was_told_is_not_taken(answering, tmp_path: Path) -> None:
 def test_another_part_than_was_asked_for_is_not_taken(answering, tmp_path: Path) -> None:
     wrong = [True]
 
-    def answer(_: str, headers: Message) -> tuple[int, dict[str, str], bytes]:
+    def answer(_: str, __: str, headers: Message) -> tuple[int, dict[str, str], bytes]:
         start = int(headers["Range"].removeprefix("bytes=").partition("-")[0]) if headers["Range"] else 0
         stop = 1 if headers["Range"] == "bytes=0-0" else len(TEXT)
         if start and wrong:
@@ -116,7 +116,7 @@ def test_another_part_than_was_asked_for_is_not_taken(answering, tmp_path: Path)
         where = f"bytes {start}-{stop - 1}/{len(TEXT)}"
         return 206, {"ETag": '"x"', "Content-Range": where}, TEXT[start:stop].encode()
 
-    file = kept_in(find(f"{answering(answer)}/a.txt")[0], tmp_path)
+    file = kept_in(find(f"http://{answering(answer)}/a.txt")[0], tmp_path)
     file.path.parent.mkdir()
     file.path.with_name(f"{file.path.name}.part").write_text(TEXT[:50])
     assert sum(fetch(file)) == len(TEXT) - 50

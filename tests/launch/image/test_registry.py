@@ -24,6 +24,7 @@ from stoker.launch.image.credentials import Login, login
 from stoker.launch.image.reference import parse
 from stoker.launch.image.registry import Registry
 from stoker.spec.errors import UserError
+from stoker.supervise.port import free_port
 
 HOST = "127.0.0.1"
 USER, PASSWORD = "stoker", "hunter2-secret"
@@ -97,28 +98,16 @@ def test_a_blob_is_sent_once_and_mounted_from_a_neighbour(registry) -> None:
     assert there.blob("two/app", digest(content)) == content
 
 
-def test_a_registry_that_stumbles_is_asked_again() -> None:
+def test_a_registry_that_stumbles_is_asked_again(answering) -> None:
     answers = [503, 429, 200]
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.send_response(answers.pop(0))
-            self.send_header("Retry-After", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    assert Registry(parse(f"{HOST}:{server.server_address[1]}/a")).has_blob("a", digest(b""))
-    server.shutdown()
+    host = answering(lambda *_: (answers.pop(0), {"Retry-After": "0"}, b""))
+    assert Registry(parse(f"{host}/a")).has_blob("a", digest(b""))
     assert not answers
 
 
-def test_a_registry_that_is_not_there_or_has_no_tls_is_named_with_a_remedy(registry, unused_port) -> None:
+def test_a_registry_that_is_not_there_or_has_no_tls_is_named_with_a_remedy(registry) -> None:
     with pytest.raises(UserError, match=rf"registry {HOST}:\d+ cannot be reached: .*Check the name"):
-        Registry(parse(f"{HOST}:{unused_port()}/a")).ask("GET", "a/tags/list", tries=2)
+        Registry(parse(f"{HOST}:{free_port(HOST)}/a")).ask("GET", "a/tags/list", tries=2)
     encrypted = parse(f"{registry.name}/a")
     with pytest.raises(UserError, match=r"does not speak TLS.*written http://"):
         Registry(type(encrypted)(registry=encrypted.registry, repository="a")).ask("GET", "a/tags/list", tries=2)
@@ -205,7 +194,7 @@ def test_a_damaged_config_is_named_without_its_words() -> None:
 class Tokens:
     """A token server: what it grants is signed, and good for the scopes that were asked for."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.asked: list[tuple[str, list[str]]] = []
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tokens")])
@@ -245,7 +234,7 @@ class Tokens:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self.server = http.server.ThreadingHTTPServer((HOST, port), Handler)
+        self.server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def token(self, scopes: list[str]) -> str:
@@ -266,12 +255,11 @@ def _urlsafe(content: bytes) -> str:
 
 
 @pytest.fixture(scope="module")
-def tokens(serving, unused_port, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Tokens]]:
+def tokens(serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Tokens]]:
     """A registry that sends everybody to a token server."""
     folder = tmp_path_factory.mktemp("tokens")
-    port = unused_port()
-    made = Tokens(folder, port)
-    auth = {"realm": f"http://{HOST}:{port}/token", "service": "registry", "issuer": "tests"}
+    made = Tokens(folder)
+    auth = {"realm": f"http://{HOST}:{made.server.server_port}/token", "service": "registry", "issuer": "tests"}
     with serving(folder, {"token": auth | {"rootcertbundle": str(folder / "cert.pem")}}) as served:
         yield served, made
     made.server.shutdown()

@@ -6,6 +6,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.spec.model import Model
 from stoker.train.models.gpt2 import SPEC, attention_extremes
+from tests.train.models.reference import agrees
 
 SHAPE = {"layers": 3, "heads": 4, "width": 64, "context": 48, "vocab": 199}
 
@@ -42,14 +43,7 @@ def pair(**switches: bool) -> tuple[torch.nn.Module, GPT2LMHeadModel]:
 def test_with_the_references_weights_it_gives_the_references_logits_and_gradients(switches: dict[str, bool]) -> None:
     ours, reference = pair(**switches)
     tokens = torch.randint(SHAPE["vocab"], (3, SHAPE["context"]), generator=torch.Generator().manual_seed(2))
-    logits, wanted = ours(tokens), reference(tokens).logits
-    assert torch.allclose(logits, wanted, rtol=1e-5, atol=1e-5)
-    goals = tokens.roll(-1, 1).flatten()
-    for found in (logits, wanted):
-        torch.nn.functional.cross_entropy(found.flatten(0, 1), goals).backward()
-    theirs = SPEC.from_hf({name: p.grad for name, p in reference.named_parameters()})
-    for name, p in ours.named_parameters():
-        assert torch.allclose(p.grad, theirs[name], rtol=1e-4, atol=1e-6), name
+    agrees(ours, reference, tokens, SPEC.from_hf)
 
 
 def test_weights_go_to_the_reference_and_back_unchanged() -> None:

@@ -11,6 +11,7 @@ from stoker.spec.sizes import parameters
 from stoker.train.load import _empty
 from stoker.train.models import weights
 from stoker.train.models.llama import SPEC, Llama, attention_extremes
+from tests.train.models.reference import agrees
 
 SIZES = {"layers": 3, "heads": 4, "width": 64, "hidden": 100, "context": 96, "vocab": 199, "rope_theta": 500.0}
 SCALING = {"factor": 8.0, "low": 1.0, "high": 4.0, "original_context": 32}
@@ -69,14 +70,7 @@ def some_tokens(rows: int, length: int) -> torch.Tensor:
 def test_with_the_references_weights_it_gives_the_references_logits_and_gradients(kind: str) -> None:
     ours, reference = pair(kind)
     tokens = some_tokens(3, SIZES["context"])
-    logits, wanted = ours(tokens), reference(tokens).logits
-    assert torch.allclose(logits, wanted, rtol=1e-5, atol=1e-5)
-    goals = tokens.roll(-1, 1).flatten()
-    for found in (logits, wanted):
-        torch.nn.functional.cross_entropy(found.flatten(0, 1), goals).backward()
-    theirs = SPEC.from_hf({name: p.grad for name, p in reference.named_parameters()})
-    for name, p in ours.named_parameters():
-        assert torch.allclose(p.grad, theirs[name], rtol=1e-4, atol=1e-6), name
+    agrees(ours, reference, tokens, SPEC.from_hf)
 
 
 @kinds

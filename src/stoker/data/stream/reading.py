@@ -7,8 +7,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from stoker.data.intact import check_sizes
 from stoker.data.order import Drawn, Order, Windowed
-from stoker.data.shards import Shard, Split, TokenSet, check_sizes
+from stoker.data.shards import Shard, Split, TokenSet
 from stoker.data.stream.journal import Header, Journal, index_of, read_error
 from stoker.spec.errors import UserError
 
@@ -96,7 +97,7 @@ class StreamSet(TokenSet):
         header, journal = Header.read(path), Journal(path)
         journal.refresh()
         tokens = cls(path, index_of(header, journal))
-        check_sizes(path, tokens.index)
+        check_sizes(path, tokens.index.sizes)
         dtype = np.dtype(header.dtype).newbyteorder("<")
         tokens.train = StreamSplit(path, tokens.index.train, dtype, window=header.data.window, journal=journal)
         return tokens

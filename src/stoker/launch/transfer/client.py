@@ -1,19 +1,18 @@
 """The end where the user sits: connects to the other, and again when it was cut."""
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from stoker.launch.transfer.frames import Cut, Frames, Pipe
+from stoker.launch.transfer.frames import Frames, Pipe
 from stoker.launch.transfer.meter import Meter, Progress, ignore
+from stoker.launch.transfer.patience import patiently
 from stoker.launch.transfer.receive import receive
 from stoker.launch.transfer.send import Item, send
 from stoker.spec.errors import UserError
 
 MODULE = "stoker.launch.transfer"
-TRIES = 8  # in a row, without a byte that got through
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
+PAUSES = (0.5, 30.0)  # seconds: the first, the longest
 
 
 class Place(Protocol):
@@ -46,23 +45,19 @@ def download(place: Place, path: str, to: Path, progress: Callable[[Progress], N
 
 
 def _patiently(place: Place, ask: list[str], work: Callable[[Frames], None], meter: Meter) -> None:
-    failures, best = 0, 0
-    while True:
-        pipe: Pipe | None = None
+    def once() -> None:
+        pipe = place.connect(["-m", MODULE, *ask])
         try:
-            pipe = place.connect(["-m", MODULE, *ask])
             work(Frames(pipe))
-            return
-        except Cut as e:
-            failures = 1 if meter.progress.done > best else failures + 1
-            best = max(best, meter.progress.done)
-            if failures == TRIES:
-                raise UserError(
-                    f"the transfer was cut {TRIES} times in a row ({e})",
-                    remedy="Check the network, then run the same command again: it goes on where it stopped",
-                ) from e
-            meter.wait(f"cut ({e}); trying again")
-            time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1)))
         finally:
-            if pipe is not None:
-                pipe.close()
+            pipe.close()
+
+    patiently(
+        once,
+        meter,
+        marks=lambda: (meter.progress.done,),
+        pauses=PAUSES,
+        waiting=lambda cut: f"cut ({cut}); trying again",
+        lost="the transfer was cut",
+        remedy="Check the network, then run the same command again: it goes on where it stopped",
+    )

@@ -1,0 +1,22 @@
+"""A namespace of its own in the lab, with the claim `training`, for as long as something is measured there."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lab.kubectl import Kubectl
+
+
+@contextmanager
+def fresh_namespace(kubectl: Kubectl, *, named: str) -> Iterator[str]:
+    namespace = f"{named}-{uuid.uuid4().hex[:6]}"
+    kubectl("create", "namespace", namespace)
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    metadata = {"name": "training", "namespace": namespace}
+    kubectl.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim})
+    try:
+        yield namespace
+    finally:
+        # A pod of a Job is held until the Job's controller has counted it, which it does not in a namespace that ends.
+        kubectl("delete", "jobs,pytorchjobs", "--all", "-n", namespace, "--wait=false")
+        kubectl("delete", "namespace", namespace, "--wait=false")

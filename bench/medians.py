@@ -1,0 +1,16 @@
+"""Commands that take turns: the seconds of each, so that all meet the same noise."""
+
+import statistics
+import subprocess
+import time
+
+
+def print_medians(commands: dict[str, list[str]], *, turns: int) -> None:
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(turns):
+        for name, command in commands.items():
+            began = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True)
+            seconds[name].append(time.perf_counter() - began)
+    for name, found in seconds.items():
+        print(f"{name:<16}{statistics.median(found):>8.3f} s (median of {turns}), at most {max(found):.3f} s")

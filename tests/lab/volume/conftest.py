@@ -1,0 +1,75 @@
+"""A namespace with Stoker on its volume, and runs that live there."""
+
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.kube import connect
+from stoker.rundir import PlaceRef, RunDir
+from stoker.spec.run import ScriptSpec
+from tests.lab.namespaces import VOLUME, fresh
+from tests.lab.volume.run_there import LIBRARY, There, lay, of_the_run
+
+WORKER = """
+import os, subprocess, sys, time
+secret = {"RANK": "1", "STOKER_RUN_DIR": "/stoker/runs/NAME", "HF_TOKEN": "hf_verysecret", "PLAIN": "shown"}
+print("[1] from rank one", flush=True)
+print("[0] from rank zero", flush=True)
+subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"], env=os.environ | secret)
+"""
+
+
+@pytest.fixture(scope="session")
+def kubectl(lab: Any) -> Iterator[Any]:
+    """A namespace for all tests of this folder, whose volume has Stoker on it."""
+    with fresh(lab.kubectl) as found:
+        lay(lab, found)
+        yield found
+
+
+@pytest.fixture
+def there(lab: Any, kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
+    monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
+    name = f"demo-{uuid.uuid4().hex[:4]}"
+    on = {"kind": "kubernetes", "image": lab.base, "volume": VOLUME, "namespace": kubectl.namespace}
+    values = {"name": name, "script": "train.py", "env": {"PYTHONPATH": LIBRARY}, "on": on}
+    run = RunDir(tmp_path / "runs" / name)
+    run.create(ScriptSpec.model_validate(values), None)
+    cluster = connect(None, kubectl.namespace)
+    ref = PlaceRef(
+        kind="kubernetes",
+        context=cluster.context,
+        namespace=kubectl.namespace,
+        job="job",
+        run=name,
+        volume=VOLUME,
+        image=lab.base,
+    )
+    run.write_place(ref)
+    yield There(name=name, run=run, ref=ref, folder=tmp_path, cluster=cluster, kubectl=kubectl)
+    for labels in (f"stoker.dev/reader={name}", f"stoker.dev/run={name}"):
+        kubectl("delete", "pods", f"--selector={labels}", "--now", "--wait=false")
+
+
+@pytest.fixture
+def live(there: There, lab: Any) -> str:
+    """A pod that looks like one of the run's."""
+    name = of_the_run(there, lab, WORKER.replace("NAME", there.name), until="Running")
+    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{there.name}:spec.yaml")
+    return name
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw, folder = random.Random(seed), tmp_path / "books"
+    for number, size in enumerate([0, 10, 70_000, 3 << 20, 5 << 20, *(draw.randrange(3000) for _ in range(40))]):
+        file = folder / draw.choice(["", "a", "a/b"]) / f"{number}.bin"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(draw.randbytes(size))
+    return folder

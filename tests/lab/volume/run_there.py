@@ -1,0 +1,110 @@
+"""A run whose directory lies on a volume of the cluster, and pods that see it."""
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.kube import Cluster
+from stoker.launch.remote import Remote
+from stoker.launch.transfer.client import upload
+from stoker.launch.transfer.send import Item
+from stoker.rundir import PlaceRef, RunDir
+from tests.lab.namespaces import VOLUME
+
+SOURCE = Path(__file__).parents[3] / "src"
+PATIENCE_S = 180
+LIBRARY = "/stoker/lib"  # the image has no Stoker: it lies on the volume
+DIGESTS = """
+import hashlib, json, pathlib, sys
+root = pathlib.Path(sys.argv[1])
+files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".stoker"))
+print(json.dumps({str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class There:
+    """A run in the cluster, as it is known here."""
+
+    name: str
+    run: RunDir
+    ref: PlaceRef
+    folder: Path
+    cluster: Cluster
+    kubectl: Any
+
+    def remote(self, *, moving: bool = False) -> Remote:
+        return Remote(self.ref, self.run.any_spec(), cluster=self.cluster, moving=moving)
+
+    def stoker(self, *words: str, code: int = 0, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        argv = [sys.executable, "-m", "stoker", *words]
+        done = subprocess.run(argv, cwd=self.folder, capture_output=True, timeout=300, input=input or b"")
+        assert done.returncode == code, (done.returncode, done.stdout[-3000:], done.stderr[-3000:])
+        return done
+
+    def digests(self, path: str) -> dict[str, str]:
+        """Of the files below a path of the volume, taken there."""
+        pod = self.remote().make()
+        found: dict[str, str] = json.loads(self.kubectl("exec", pod, "--", "python3", "-c", DIGESTS, f"/stoker/{path}"))
+        return found
+
+    def pods(self, *labels: str) -> list[str]:
+        found = self.kubectl.json("get", "pods", *(f"--selector={label}" for label in labels))["items"]
+        return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def start(lab: Any, kubectl: Any, name: str, code: str, *, until: str, **labels: str) -> str:
+    """A pod that runs some Python, with the volume; gives its name."""
+    container = {
+        "name": "pytorch",
+        "image": lab.base,
+        "command": ["python3", "-c", code],
+        "env": [{"name": "PYTHONPATH", "value": LIBRARY}, {"name": "STOKER_POD", "value": name}],
+        "volumeMounts": [{"name": "stoker", "mountPath": "/stoker"}],
+    }
+    volume = {"name": "stoker", "persistentVolumeClaim": {"claimName": VOLUME}}
+    spec = {
+        "containers": [container],
+        "volumes": [volume],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+    }
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec})
+    kubectl("wait", "pod", name, f"--for=jsonpath={{.status.phase}}={until}", f"--timeout={PATIENCE_S}s")
+    return name
+
+
+def lay(lab: Any, kubectl: Any) -> None:
+    """Stoker onto the volume."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(SOURCE / "stoker", "stoker", filter=lambda info: None if "__pycache__" in info.name else info)
+    pod = start(lab, kubectl, "lays", "import time; time.sleep(600)", until="Running")
+    unpack = f"import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall('{LIBRARY}')"
+    subprocess.run(kubectl.argv("exec", "-i", pod, "--", "python3", "-c", unpack), input=packed.getvalue(), check=True)
+    kubectl("delete", "pod", pod, "--now", "--wait=false")
+
+
+def of_the_run(there: There, lab: Any, code: str, *, until: str) -> str:
+    labels = {"stoker.dev/run": there.name, "batch.kubernetes.io/job-completion-index": "0"}
+    return start(lab, there.kubectl, f"{there.name}-0-abcde", code, until=until, **labels)
+
+
+def logged(there: There) -> None:
+    """Logs of two ranks on the volume."""
+    files: dict[str, Path | bytes] = {"spec.yaml": (there.run.path / "spec.yaml").read_bytes()}
+    for rank in (0, 1):
+        lines = [f"2026-11-15T12:00:{second:02d}.{rank}00Z step {second} of {rank}\n" for second in range(30)]
+        files[f"logs/rank-{rank}.log"] = "".join(lines).encode()
+    upload([Item(files=files, into=f"runs/{there.name}")], there.remote())

@@ -1,0 +1,36 @@
+"""A real server on this machine, for as long as a test needs it."""
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import requests
+
+from stoker.supervise.lifeline import die_with
+from tests.waiting import until
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def served(argv: Sequence[str], url: str, *, log: Path = Path(os.devnull)) -> Iterator[None]:
+    """From when it answers at this URL, whatever that is. It dies with the tests."""
+    tests = os.getpid()
+    with open(log, "wb") as output:
+        process = subprocess.Popen(argv, stdout=output, stderr=output, preexec_fn=lambda: die_with(tests))
+
+    def answers() -> bool:
+        assert process.poll() is None, f"{argv[0]} ended\n{log.read_text()}"
+        with suppress(requests.ConnectionError):
+            requests.get(url, timeout=5)
+            return True
+        return False
+
+    try:
+        until(answers, every_s=0.02, tell=lambda: f"{argv[0]} does not answer\n{log.read_text()}")
+        yield
+    finally:
+        process.kill()
+        process.wait()
