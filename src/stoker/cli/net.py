@@ -68,12 +68,8 @@ def _survey(args: argparse.Namespace) -> Any:
     if spec.on.kind != "kubernetes":
         raise UserError(f"on.kind is {spec.on.kind}, and net looks into a cluster", remedy="Set on.kind=kubernetes")
     building: Any = importlib.import_module("stoker.cli.image").building
-    with nullcontext(_unseen) if args.json else building() as progress:
+    with nullcontext(lambda *_: None) if args.json else building() as progress:
         return module.between_nodes(spec, nodes=args.nodes, gpus=args.gpus, progress=progress)
-
-
-def _unseen(what: str, done: int, total: int) -> None:
-    """Nobody looks."""
 
 
 def _text(survey: Survey) -> str:
