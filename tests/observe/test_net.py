@@ -1,5 +1,7 @@
 """What is said of links that no namespace here can have: late ones, many, and some that are only noisy."""
 
+from dataclasses import replace
+
 import pytest
 
 from stoker.launch.probe.survey import Host, Link, Name, Port, Site, Survey
@@ -49,6 +51,12 @@ def test_pods_of_one_machine_are_not_compared_with_those_of_two() -> None:
     near = [link(0, 1, gbits=90.0, same=True), link(2, 3, gbits=80.0, same=True)]
     far = [link(a, b, gbits=9.0) for a in (0, 1) for b in (2, 3)]
     assert findings(survey(near + far)) == []
+
+
+def test_an_end_that_waits_for_a_processor_is_not_blamed_on_its_link() -> None:
+    slow = replace(link(0, 1, gbits=2.0), busy=0.6)
+    assert findings(survey([*pairs(4)[1:], slow])) == []
+    assert [one.kind for one in findings(survey([*pairs(4)[1:], replace(slow, busy=0.0)]))] == ["slow"]
 
 
 def test_no_supervisor_that_listens_is_told_of_a_run_that_lives() -> None:

@@ -13,7 +13,7 @@ from stoker.cli.places import runs_argument
 from stoker.cli.train import file_and_words
 from stoker.launch.probe.survey import Host, Survey
 from stoker.observe.fabric import transport
-from stoker.observe.net import findings, rate, verdict
+from stoker.observe.net import busy, findings, rate, verdict
 from stoker.observe.runs import find
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -68,12 +68,8 @@ def _survey(args: argparse.Namespace) -> Any:
     if spec.on.kind != "kubernetes":
         raise UserError(f"on.kind is {spec.on.kind}, and net looks into a cluster", remedy="Set on.kind=kubernetes")
     building: Any = importlib.import_module("stoker.cli.image").building
-    with nullcontext(_unseen) if args.json else building() as progress:
+    with nullcontext(lambda *_: None) if args.json else building() as progress:
         return module.between_nodes(spec, nodes=args.nodes, gpus=args.gpus, progress=progress)
-
-
-def _unseen(what: str, done: int, total: int) -> None:
-    """Nobody looks."""
 
 
 def _text(survey: Survey) -> str:
@@ -117,11 +113,15 @@ def _links(survey: Survey, hosts: dict[str, Host]) -> str:
         kinds = {transport(hosts[pod]) for pod in (link.source, link.target)}
         figures = [link.error, "-", "-", "-"]
         if link.ms is not None:
-            figures = [f"{link.ms:.3f} ms", _rate(link.gbits), _rate(link.back), str(link.fits or link.mtu)]
+            mark = "*" * busy(link)
+            rates = [f"{value or 0.0:.3g}{mark}" for value in (link.gbits, link.back)]
+            figures = [f"{link.ms:.3f} ms", *rates, str(link.fits or link.mtu)]
         rows.append(
             [link.source, link.target, *figures, link.interface or "-", min(kinds) if len(kinds) == 1 else "TCP"]
         )
     more = _more(len(survey.links), survey.pairs, "pairs")
+    if any(map(busy, shown)):
+        more += "\n* an end waited for a processor: the link may be faster"
     head = ["FROM", "TO", "LATENCY", "GBIT/S", "BACK", "MTU", "INTERFACE", "TRANSPORT"]
     return output.table(head, rows) + more
 
@@ -154,7 +154,3 @@ def _more(seen: int, all_of_them: int, what: str) -> str:
     if seen < all_of_them:
         lines.append(f"a sample: {seen} of {all_of_them} {what}, as many as a minute allows")
     return "".join(f"\n{line}" for line in lines)
-
-
-def _rate(gbits: float | None) -> str:
-    return "-" if gbits is None else f"{gbits:.3g}"

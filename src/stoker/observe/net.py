@@ -11,6 +11,7 @@ from stoker.observe.preflight import Bad, bad_gpus
 SLOW = 0.5  # of the median rate of the other links
 LATE = 10.0  # times the median latency of the other links
 LATE_MS = 2.0  # and no less: in a quiet network a tenth of it is noise
+BUSY = 0.2  # of the time; an end that waits so long for a processor is not compared with others
 FEWEST = 2  # others, or there is nothing to compare a link with
 LEAST_GBITS, MOST_MS = 0.1, 20.0  # whatever the others have: no training is worth its time over such a link
 ALLOW = "Let the pods of a run reach each other on all ports: kubectl get networkpolicy, or the cloud's firewall"
@@ -53,6 +54,11 @@ def verdict(survey: Survey, found: list[Finding]) -> str:
 def rate(link: Link) -> float:
     """The slower way, Gbit/s."""
     return min(link.gbits or 0.0, link.back or 0.0)
+
+
+def busy(link: Link) -> bool:
+    """An end waited for a processor, so that its figures are the processor's, and not the link's."""
+    return link.busy >= BUSY
 
 
 def _gone(survey: Survey) -> Iterator[Finding]:
@@ -209,9 +215,11 @@ def _slow(survey: Survey) -> Iterator[Finding]:
     for link in flowing:
         others = [one for one in flowing if one is not link and one.same_machine is link.same_machine]
         enough = len(others) >= FEWEST
-        if rate(link) < max(LEAST_GBITS, SLOW * median(map(rate, others)) if enough else 0.0):
+        usual = median(map(rate, others)) if enough and not busy(link) else 0.0
+        if rate(link) < max(LEAST_GBITS, SLOW * usual):
             slow.append(link)
-        if _ms(link) > min(MOST_MS, max(LATE_MS, LATE * median(map(_ms, others))) if enough else MOST_MS):
+        most = min(MOST_MS, max(LATE_MS, LATE * median(map(_ms, others)))) if enough else MOST_MS
+        if _ms(link) > most and not busy(link):
             late.append(link)
     if slow:
         yield _lagging(survey, "slow", slow, flowing, lambda some: f"{_span(rate, some)} Gbit/s")
@@ -236,9 +244,14 @@ def _lagging(
         )
     ends = [pod for link in some for pod in (link.source, link.target)]
     machines = {_machine(survey, pod): None for pod in ends}
+    which = (
+        f"{len(some)} links ({_some(map(_between, some))}) are"
+        if len(some) > 1
+        else f"the link between {_between(some[0])} is"
+    )
     return Finding(
         kind=kind,
-        problem=f"the link between {_some(map(_between, some))} is {kind}, {figure(some)}{beside}",
+        problem=f"{which} {kind}, {figure(some)}{beside}",
         remedy=f"Look at the network between {_some(machines)}, and who else uses it",
         pods=tuple(sorted(set(ends))),
     )

@@ -55,7 +55,8 @@ class Wires:
     def up(self) -> None:
         ip("netns", "add", self._bridge)
         self.bridge("ip", "link", "set", "lo", "up")
-        self.bridge("ip", "link", "add", "wires", "type", "bridge")
+        # By itself a bridge takes the lowest address of its wires: one more would make the neighbours forget it.
+        self.bridge("ip", "link", "add", "wires", "address", "02:00:00:00:00:01", "type", "bridge")
         self.bridge("ip", "address", "add", f"{NET}.1/24", "dev", "wires")
         self.bridge("ip", "link", "set", "wires", "up")
         for number, name in enumerate(self._names):

@@ -12,12 +12,13 @@ from stoker.launch.probe.rounds import rounds
 from stoker.launch.probe.survey import Host, Interface, Link, Name, Port, Site, Survey
 from stoker.spec.errors import StokerError
 
-MINUTE = 45.0  # seconds for all pairs, so that the whole is told within one
+MINUTE = 40.0  # seconds for all pairs, so that the whole is told within one
 EACH = 0.3  # seconds that bits flow, each way
 CALLS = 64  # other pods that each pod calls by name and port
 DOUBTFUL = 0.6  # of the median rate; such a link is measured again, alone: others may have been in its way
-AGAIN, MOST_AGAIN = 3, 8  # times, and links each time
+AGAIN, AGAIN_TIME = 3, 10.0  # times, and seconds for all of them
 CLUSTER_NAME = "kubernetes.default.svc"  # that every cluster's DNS knows
+SETTLES = 6.0  # seconds in which the DNS learns of pods that have only just started; it remembers a no for five
 PREFLIGHT_PATIENCE = 330.0
 
 
@@ -85,12 +86,25 @@ def _begin(
 
 def _names(agents: list[Agent], cluster_name: str) -> list[Name]:
     def look(agent: Agent) -> list[Name]:
-        wanted = {cluster_name: ""} if cluster_name else {}
-        wanted |= {name: site.address for site in [agent.site, *_called(agent, agents)] for name in site.names}
+        wanted = {cluster_name: ""} | {
+            name: site.address for site in [agent.site, *_called(agent, agents)] for name in site.names
+        }
         told = agent.ask("names", names=list(wanted))
         return [Name(pod=agent.site.pod, wanted=wanted[one["name"]], **one) for one in told]
 
-    return [one for some in at_once(agents, look) if not isinstance(some, Silent) for one in some]
+    def all_of_them() -> list[Name]:
+        return [one for some in at_once(agents, look) if not isinstance(some, Silent) for one in some]
+
+    found = all_of_them()
+    if any(map(_is_new, found)) and not any(one.error == "silent" for one in found):
+        time.sleep(SETTLES)
+        found = all_of_them()
+    return found
+
+
+def _is_new(name: Name) -> bool:
+    """Perhaps: not known, or not yet led to where it should."""
+    return name.error == "unknown" or (bool(name.wanted) and name.wanted not in name.addresses)
 
 
 def _ports(agents: list[Agent], listens: dict[str, list[int]], own: dict[str, int], port: int) -> list[Port]:
@@ -136,8 +150,11 @@ def _links(agents: list[Agent], hosts: list[Host], ports: dict[str, int], called
         if time.monotonic() > end:
             break
     place = {agent.site.pod: at for at, agent in enumerate(agents)}
+    end = time.monotonic() + AGAIN_TIME
     for _ in range(AGAIN):
-        for link in _doubtful(found)[:MOST_AGAIN]:
+        for link in _doubtful(found):
+            if time.monotonic() > end:
+                return found
             again = at_once([(place[link.source], place[link.target])], measure)[0]
             if not isinstance(again, Silent):
                 found[found.index(link)] = _better(link, again)
@@ -167,6 +184,7 @@ def _better(link: Link, again: Link) -> Link:
         ms=min(link.ms, again.ms),
         gbits=max(link.gbits or 0.0, again.gbits or 0.0),
         back=max(link.back or 0.0, again.back or 0.0),
+        busy=min(link.busy, again.busy),
     )
 
 

@@ -21,6 +21,7 @@ STALLED = 1.0  # seconds without the first byte: what is small gets through, and
 SMALLER = (1400, 1280, 576)  # bytes of packets that are tried when large ones do not arrive
 HEADERS = 40  # bytes of IPv4 and TCP in each
 LONGEST = 512  # bytes of the first line
+NOTHING: Message = {"bytes": 0, "seconds": 0.0, "waited": 0.0}
 IP_MTU, IPV6_MTU = 14, 24  # Linux' numbers; Python has no names for them
 
 
@@ -63,15 +64,15 @@ def link(address: str, port: int, token: str, *, seconds: float) -> Message:
         found = _latency(address, port, token)
     except OSError as e:
         return {"error": _why(e)}
-    there, back = _rates(address, port, token, seconds, None)
+    there, back, busy = _rates(address, port, token, seconds, None)
     fits = None
     if not there or not back:
         for size in SMALLER:
-            there, back = _rates(address, port, token, seconds, size - HEADERS)
+            there, back, busy = _rates(address, port, token, seconds, size - HEADERS)
             if there and back:
                 fits = size
                 break
-    return found | {"gbits": there, "back": back, "fits": fits}
+    return found | {"gbits": there, "back": back, "fits": fits, "busy": busy}
 
 
 def _latency(address: str, port: int, token: str) -> Message:
@@ -98,23 +99,39 @@ def _latency(address: str, port: int, token: str) -> Message:
         }
 
 
-def _rates(address: str, port: int, token: str, seconds: float, most: int | None) -> tuple[float, float]:
-    """Gbit/s there and back; 0 where nothing arrives. `most`: bytes of data in each packet."""
+def _rates(address: str, port: int, token: str, seconds: float, most: int | None) -> tuple[float, float, float]:
+    """Gbit/s there and back, 0 where nothing arrives; and the share of the time that an end waited for a processor.
+
+    `most`: bytes of data in each packet.
+    """
 
     def there(_: int) -> Message:
+        waited = _waited()
         with suppress(OSError, ValueError), _connection(address, port, token, "take", seconds, most) as connection:
             with suppress(TimeoutError):  # the other end counts what came of it all the same
                 _give(connection, seconds)
-            return _line(connection)
-        return {"bytes": 0, "seconds": 0.0}
+            taken = _line(connection)
+            return taken | {"waited": max(taken["waited"], _waited() - waited)}
+        return NOTHING
 
     def back(_: int) -> Message:
         with suppress(OSError), _connection(address, port, token, "give", seconds, most) as connection:
             return _take(connection, seconds)
-        return {"bytes": 0, "seconds": 0.0}
+        return NOTHING
 
     with ThreadPoolExecutor(STREAMS) as pool:
-        return _gbits(list(pool.map(there, range(STREAMS)))), _gbits(list(pool.map(back, range(STREAMS))))
+        one_way, other_way = list(pool.map(there, range(STREAMS))), list(pool.map(back, range(STREAMS)))
+    busy = max(one["waited"] for one in one_way + other_way) / seconds
+    return _gbits(one_way), _gbits(other_way), busy
+
+
+def _waited() -> float:
+    """Seconds that this thread was ready to run and could not, so far."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _gbits(taken: list[Message]) -> float:
@@ -150,7 +167,7 @@ def _give(connection: socket.socket, seconds: float) -> None:
 
 def _take(connection: socket.socket, seconds: float) -> Message:
     """Counted from the first byte; what comes long after the end of a slow link's time is not waited for."""
-    room = bytearray(BLOCK)
+    room, waited = bytearray(BLOCK), _waited()
     connection.settimeout(seconds + STALLED)
     connection.recv_into(room)
     began = last = time.monotonic()
@@ -158,7 +175,7 @@ def _take(connection: socket.socket, seconds: float) -> Message:
     with suppress(TimeoutError):
         while time.monotonic() - began < 1.5 * seconds and (got := connection.recv_into(room)):
             total, last = total + got, time.monotonic()
-    return {"bytes": total, "seconds": last - began}
+    return {"bytes": total, "seconds": last - began, "waited": _waited() - waited}
 
 
 def _line(connection: socket.socket) -> Message:

@@ -82,6 +82,8 @@ class Link:
     mtu: int | None = None
     fits: int | None = None
     """Bytes of the largest packet that arrives, where those of the MTU do not."""
+    busy: float = 0.0
+    """Share of the time that an end waited for a processor: it is that, and not the link, which is slow."""
     interface: str = ""
     own: str = ""
     """The address that it was measured from."""
