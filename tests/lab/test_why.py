@@ -38,6 +38,8 @@ PATIENCE = 120.0
 QUICK = 10.0  # seconds that an answer may take
 WORKERS = fake.MARK
 NAP = {"command": ["sleep", "3600"]}
+HELD = "example.com/held"
+FREE = json.dumps({"metadata": {"finalizers": None}})
 RESOURCES = {"vcjob": "jobs.batch.volcano.sh"}
 
 
@@ -189,7 +191,7 @@ FAULTS = [
     Fault(
         id="machine-lost",
         says=("does not answer",),
-        words=("on.selectors={kubernetes.io/hostname: NAME-00003}", f"on.tolerations=['{WORKERS}']"),
+        words=("on.selectors={kubernetes.io/hostname: NAME-silent}", f"on.tolerations=['{WORKERS}']"),
         after="silence",
         mend="",
     ),
@@ -291,15 +293,16 @@ class Bed:
             kubectl("delete", "pods", "-l", f"stoker.dev/run={run.name}", "--wait=false")
         elif fault.after == "hold":
             [pod] = self.awaited(run, "Running")
-            held = {"metadata": {"finalizers": ["example.com/held"]}}
+            held = {"metadata": {"finalizers": [HELD]}}
             kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", json.dumps(held))
             kubectl("delete", owner, "--cascade=foreground", "--wait=false")
         elif fault.after == "unplug":
             self.awaited(run, "Running")
             self.lab.kubectl("delete", "node", f"{self.nodes}-00002")
         elif fault.after == "silence":
-            self.awaited(run, "Running")
-            self.lab.kubectl("annotate", "node", f"{self.nodes}-00003", f"{WORKERS}-")
+            tell(self.lab.kubectl, f"{self.nodes}-silent", ready="True")
+            assert wait(lambda: any(pod["spec"].get("nodeName") for pod in self.pods(run)))
+            tell(self.lab.kubectl, f"{self.nodes}-silent", ready="False")
         elif fault.after == "gone":
             kubectl("delete", owner, "--wait=true")
         assert place is not None
@@ -311,19 +314,39 @@ def bed(lab, namespace, tmp_path: Path, stoker) -> Iterator[Bed]:  # noqa: ARG00
     namespace.kubectl.apply(claim("classless", storageClassName="nonesuch"), claim("bare", storageClassName=""))
     put_strange_image()
     named = f"why{uuid.uuid4().hex[:6]}"
-    fake.have(4, named=named)
+    fake.have(3, named=named)
     try:
         lab.kubectl("cordon", f"{named}-00001")
-        lab.kubectl.apply(queue(named))
+        lab.kubectl.apply(queue(named), dumb_node(f"{named}-silent"))
         with locked_registry() as locked:
             yield Bed(lab, namespace, tmp_path, locked, named)
     finally:
         lab.kubectl("label", "nodes", "--all", "team-")
         lab.kubectl("delete", "validatingwebhookconfiguration", f"{namespace.name}-webhook", "--ignore-not-found")
+        for pod in namespace.kubectl.json("get", "pods")["items"]:
+            if HELD in pod["metadata"].get("finalizers", []):
+                namespace.kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", FREE, check=False)
         for trouble in ("quota", "webhook", "ending"):
             release(lab.kubectl, f"{namespace.name}-{trouble}")
         lab.kubectl("delete", "queue", named, "--ignore-not-found", check=False)
+        lab.kubectl("delete", "node", f"{named}-silent", "--ignore-not-found")
         fake.have(0, named=named)
+
+
+def dumb_node(name: str) -> dict[str, Any]:
+    """A node without anything that runs its pods."""
+    meta = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+    taint = {"key": WORKERS, "value": "fake", "effect": "NoSchedule"}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"taints": [taint]}}
+
+
+def tell(kubectl: Kubectl, name: str, *, ready: str) -> None:
+    """Say in a node's place whether it is ready."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    condition = {"type": "Ready", "status": ready, "reason": "Told", "message": "", "lastHeartbeatTime": now}
+    room = {"cpu": "8", "memory": "8Gi", "pods": "10"}
+    status = {"conditions": [condition], "allocatable": room, "capacity": room}
+    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
 
 
 def queue(name: str) -> dict[str, Any]:
@@ -337,7 +360,7 @@ def troubles(home: str, name: str) -> list[dict[str, Any]]:
         spec = {"hard": {"requests.cpu": "50m"}}
         return [{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}, "spec": spec}]
     if home == "ending":
-        meta = {"name": "held", "finalizers": ["example.com/held"]}
+        meta = {"name": "held", "finalizers": [HELD]}
         return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     hook = {
@@ -356,8 +379,7 @@ def troubles(home: str, name: str) -> list[dict[str, Any]]:
 def release(kubectl: Kubectl, name: str) -> None:
     """Have a namespace go, whatever holds it."""
     inside = replace(kubectl, namespace=name)
-    free = json.dumps({"metadata": {"finalizers": None}})
-    inside("patch", "configmap", "held", "--type=merge", "-p", free, check=False)
+    inside("patch", "configmap", "held", "--type=merge", "-p", FREE, check=False)
     inside("delete", ",".join(RESOURCES.get(kind, f"{kind}s") for kind in KINDS), "--all", "--wait=false", check=False)
     inside("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", check=False)
     kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
@@ -415,10 +437,13 @@ def test_a_healthy_run_yields_none_and_a_closed_port_is_not_a_broken_name_server
 
 def test_a_controller_that_is_off_is_told_and_started(bed: Bed) -> None:
     home = ("-n", "kubeflow")
+    fault = Fault(id="controller-off", says=("scaled to none",), kind="pytorchjob")
+    run = bed.plant(fault, "pytorchjob")
+    bed.awaited(run, "Running")
     bed.lab.kubectl(*home, "scale", "deployment", "training-operator", "--replicas=0")
     try:
-        fault = Fault(id="controller-off", says=("scaled to none",), kind="pytorchjob")
-        run = bed.plant(fault, "pytorchjob")
+        assert wait(lambda: not bed.lab.kubectl(*home, "get", "pods", "-o", "name"))
+        bed.namespace.kubectl("delete", "pods", "-l", f"stoker.dev/run={run.name}")
         [found] = causes({fault.id: run}).values()
         assert found is not None
         assert found.id == fault.id

@@ -28,7 +28,7 @@ from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
 ENDED = ("done", "failed")
-HURRY = 8.0  # seconds that the records may take where something is known without them
+HURRY = 5.0  # seconds that the records may take where something is known without them
 PATIENCE = 30.0  # the same where nothing is
 TRIED = 3  # pods that failed whose logs are read, the first of them first
 LAST = 50  # lines of each
