@@ -34,7 +34,7 @@ from stoker.observe.rules import Finding
 from stoker.rundir import RunDir
 from stoker.spec.load import load
 
-PATIENCE = 120.0
+PATIENCE = 180.0
 QUICK = 10.0  # seconds that an answer may take
 WORKERS = fake.MARK
 NAP = {"command": ["sleep", "3600"]}
@@ -76,9 +76,10 @@ class Fault:
     """The one that it befalls alone."""
 
 
-NEWS = "import sys, time; node = sys.argv[1]; "
-CULPRIT = NEWS + (
-    "print('RuntimeError: Connection closed by peer') if node == '0' else print('ValueError: no such token'); "
+CULPRIT = (  # its peer follows it
+    "import sys, time\n"
+    "if sys.argv[1] == '1': print('ValueError: no such token')\n"
+    "else: time.sleep(2); print('RuntimeError: Connection closed by peer')\n"
     "sys.exit(3)"
 )
 GREEDY = "x = bytearray(60 << 20); print(len(x))"
@@ -96,7 +97,7 @@ FAULTS = [
         ),
         mend="",
     ),
-    Fault(id="no-label", says=("team=NAME",), words=("on.selectors={team: NAME}",), mend="kubectl label"),
+    Fault(id="no-label", says=("team=NAME",), words=("on.selectors={team: NAME}",), mend="kubectl"),
     Fault(id="taint", says=(f"taint {WORKERS}",), words=(f"on.selectors={{{WORKERS}: NAME}}",), naps=False, mend=""),
     Fault(
         id="cordoned",
@@ -276,7 +277,11 @@ class Bed:
         )["items"]
 
     def awaited(self, run: RunDir, phase: str) -> list[dict[str, Any]]:
-        return wait(lambda: (pods := self.pods(run)) and all(one["status"]["phase"] == phase for one in pods) and pods)
+        def pods() -> list[dict[str, Any]]:
+            found = self.pods(run)
+            return found if all(one["status"]["phase"] == phase for one in found) else []
+
+        return wait(pods, f"{run.name}, {phase},")
 
     def befall(self, fault: Fault, run: RunDir, job: str) -> None:
         """What happens to a run that was well."""
@@ -406,8 +411,13 @@ def test_each_fault_is_told_by_its_cause_and_its_remedy_works(kinds: list[str], 
     assert not wrong, "\n".join(wrong)
     assert all(told[one].cause != told[other].cause for one, other in PAIRS)
     typed = [(fault, run) for name, (fault, run) in planted.items() if type_remedy(bed, fault, told[name].remedy)]
+    late = []
     for fault, run in typed:
-        await_mending(bed, fault, run)
+        try:
+            await_mending(bed, fault, run)
+        except AssertionError as e:
+            late.append(str(e))
+    assert not late, late
     for fault, run in planted.values():
         if fault.mend == "stoker":
             type_stoker(stoker, run, told[fault.id].remedy)
@@ -528,7 +538,7 @@ def type_remedy(bed: Bed, fault: Fault, remedy: str) -> bool:
 
 def await_mending(bed: Bed, fault: Fault, run: RunDir) -> None:
     if fault.good == "gone":
-        assert wait(lambda: not bed.pods(run))
+        assert wait(lambda: not bed.pods(run), f"the end of {run.name}")
     else:
         bed.awaited(run, fault.good)
 
@@ -545,10 +555,10 @@ def claim(name: str, **more: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec | more}
 
 
-def wait(what: Callable[[], Any]) -> Any:
+def wait(what: Callable[[], Any], about: str = "it") -> Any:
     end = time.monotonic() + PATIENCE
     while not (found := what()):
-        assert time.monotonic() < end
+        assert time.monotonic() < end, f"{about} was waited for in vain"
         time.sleep(0.3)
     return found
 
@@ -578,13 +588,13 @@ class Locked(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization") != f"Basic {base64.b64encode(b'me:open').decode()}":
-            self._answer(401, b"", {"WWW-Authenticate": 'Basic realm="lab"'})
+            self._answer(401, b"", {"WWW-Authenticate": 'Basic realm="lab"', "Content-Length": "0"})
             return
         asked = urllib.request.Request(f"http://{REGISTRY}{self.path}", method=self.command)
         if accept := self.headers.get("Accept"):
             asked.add_header("Accept", accept)
         with urllib.request.urlopen(asked) as answer:
-            kept = ("Content-Type", "Docker-Content-Digest")
+            kept = ("Content-Type", "Content-Length", "Docker-Content-Digest")
             self._answer(200, answer.read(), {name: answer.headers[name] for name in kept if answer.headers[name]})
 
     do_HEAD = do_GET
@@ -593,7 +603,6 @@ class Locked(BaseHTTPRequestHandler):
         self.send_response(code)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)

@@ -17,7 +17,7 @@ from stoker.launch.jobs import JobKind, JobState, job_kind
 from stoker.observe.claim_facts import claim_facts
 from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RunFact
 from stoker.observe.link_facts import link_facts
-from stoker.observe.pod_facts import bare, ended_at, newest, pod_fact
+from stoker.observe.pod_facts import Newest, bare, ended_at, newest, pod_fact
 from stoker.observe.pods import seconds
 from stoker.observe.queue_facts import queue_facts
 from stoker.observe.record_facts import command_word, error_in
@@ -32,6 +32,8 @@ HURRY = 5.0  # seconds that the records may take where something is known withou
 PATIENCE = 30.0  # the same where nothing is
 TRIED = 3  # pods that failed whose logs are read, the first of them first
 LAST = 50  # lines of each
+LINGER = 5.0  # seconds that a pod is watched which is started again and again
+SHORT = re.compile(r"insufficient|overused")
 HOOK = re.compile(r'failed calling webhook "([^"]+)": (.*)')
 HOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -58,6 +60,8 @@ def gather(run: RunDir, cluster: Cluster | None = None) -> Facts:
     state = _state(kind, seen) if seen.job else None
     now = time.time()
     some = newest(seen.pods or _imagined(kind, place, seen), kind.node)
+    if state and state.state == "restarting" and not any(ended_at(pod, kind.CONTAINER) for pod in seen.pods):
+        some = _with_an_ending(cluster, place, kind, some)
     fact = partial(pod_fact, container=kind.CONTAINER, now=now, machines=seen.machines)
     pods = [fact(one, old, node=kind.node(one)) for one, old in some]
     asked = Asked(run, place, cluster, ended=state is None or state.state in ENDED) if _has_run(seen) else None
@@ -151,6 +155,7 @@ def _imagined(kind: JobKind, place: PlaceRef, seen: _Seen) -> list[Object]:
     """Volcano makes no pod before there is room for all: what it says of them together is as good as of the first."""
     groups = [one for one in seen.events if one["involvedObject"].get("kind") == "PodGroup"]
     ours = [one for one in groups if one["involvedObject"].get("name", "").startswith(f"{place.run}-")]
+    ours = [one for one in ours if SHORT.search(one.get("message") or "")]
     if not ours or seen.job is None:
         return []
     said = max(ours, key=_moment).get("message") or ""
@@ -158,6 +163,15 @@ def _imagined(kind: JobKind, place: PlaceRef, seen: _Seen) -> list[Object]:
     meta = {"name": f"{place.run}-0", "creationTimestamp": seen.job["metadata"]["creationTimestamp"]}
     status = {"phase": "Pending", "conditions": [condition]}
     return [{"metadata": meta, "spec": kind.template([seen.job])["spec"], "status": status}]
+
+
+def _with_an_ending(cluster: Cluster, place: PlaceRef, kind: JobKind, some: Newest) -> Newest:
+    """Some kinds delete a pod that failed the moment they make another: how it fails is seen the next time it does."""
+    for _, pod in cluster.watch("Pod", labels={contract.LABEL_RUN: place.run}, seconds=LINGER):
+        if ended_at(pod, kind.CONTAINER):
+            node = kind.node(pod)
+            return [(one, [pod, *old] if kind.node(one) == node else old) for one, old in some] or [(pod, [])]
+    return some
 
 
 def _state(kind: JobKind, seen: _Seen) -> JobState:
