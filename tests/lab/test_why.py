@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -157,6 +158,7 @@ FAULTS = [
         id="out-of-memory",
         says=("48 MiB of memory",),
         words=("on.memory=48MiB",),
+        kind="job",  # others delete a pod that failed, and give up before this test comes to it
         pod=python(GREEDY),
         naps=False,
         mend="stoker",
@@ -496,13 +498,13 @@ def causes(runs: dict[str, RunDir]) -> dict[str, Finding | None]:
     """What each is told to suffer from, by its name, once that is the one; else what it was told last."""
     end = time.monotonic() + PATIENCE
     told: dict[str, Finding | None] = {}
-    slowest: list[tuple[float, str]] = []
+    seconds: list[float] = []
 
     def look(name: str) -> None:
         began = time.monotonic()
         found = diagnose(runs[name]).causes
         took = time.monotonic() - began
-        slowest.append((took, name))
+        seconds.append(took)
         told[name] = found[0] if found else None
 
     with ThreadPoolExecutor(4) as pool:
@@ -510,7 +512,7 @@ def causes(runs: dict[str, RunDir]) -> dict[str, Finding | None]:
             if time.monotonic() > end:
                 break
             list(pool.map(look, late))
-    print("slowest", sorted(slowest)[-5:], len(slowest), flush=True)
+    assert median(seconds) < QUICK  # of all: this machine may be busy with others
     return told
 
 

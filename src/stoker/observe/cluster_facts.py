@@ -122,6 +122,8 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
     alive = state is not None and state.state not in ENDED
     suspended, resume = _suspension(seen.job)
     reason, complaint = _blame(seen.job)
+    if state and state.state == "failed":
+        complaint = complaint or state.reason
     flag = f" --context {shlex.quote(place.context)}" if place.context else ""
     wanted = run.any_spec().on.nodes.most
     there = cluster.kind(kind.KIND)
