@@ -179,7 +179,7 @@ FAULTS = [
     Fault(id="pod-deleted", says=("somebody deleted",), words=("on.grace=1h",), after="delete", mend=""),
     Fault(id="pod-stuck", says=("finalizer",), after="hold", mend="kubectl", good="gone"),
     Fault(id="quota", says=("quota tight", "requests.cpu=100m"), words=("on.cpu=0.1",), home="quota", mend="quota"),
-    Fault(id="webhook-down", says=("webhook why.example.com",), home="webhook"),
+    Fault(id="webhook-down", says=("webhook why.example.com",), home="webhook", never=("vcjob",)),  # Volcano gives up
     Fault(id="namespace-ending", says=("is being deleted",), home="ending", mend=""),
     Fault(
         id="queue-over-capacity",

@@ -64,7 +64,8 @@ def gather(run: RunDir, cluster: Cluster | None = None) -> Facts:
         some = _with_an_ending(cluster, place, kind, some)
     fact = partial(pod_fact, container=kind.CONTAINER, now=now, machines=seen.machines)
     pods = [fact(one, old, node=kind.node(one)) for one, old in some]
-    asked = Asked(run, place, cluster, ended=state is None or state.state in ENDED) if _has_run(seen) else None
+    ended = state is None or state.state in ENDED
+    asked = Asked(run, place, cluster, ended=ended) if _has_run(seen, ended=ended) else None
     facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, kind.CONTAINER, pods, seen.pods))
     if asked is None:
         return facts
@@ -120,6 +121,7 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
     now = state.state if state else _last_known(run)
     served = seen.job is not None or all(cluster.serves(name) for name in kind.NEEDS)
     alive = state is not None and state.state not in ENDED
+    never = state is not None and state.state == "failed" and not seen.pods  # it was given up before it had any
     suspended, resume = _suspension(seen.job)
     reason, complaint = _blame(seen.job)
     if state and state.state == "failed":
@@ -146,7 +148,7 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
         resume=resume,
         blamed=reason,
         complaint=complaint,
-        missing=max(0, wanted - len(newest(seen.pods, kind.node))) if alive and not suspended else 0,
+        missing=max(0, wanted - len(newest(seen.pods, kind.node))) if (alive or never) and not suspended else 0,
         nodes=wanted,
         volume=place.volume,
         image=place.image,
@@ -219,13 +221,15 @@ def _blame(job: Object | None) -> tuple[str, str]:
     return "", ""
 
 
-def _has_run(seen: _Seen) -> bool:
-    """Some container has started, so that there may be records; or nobody is there to ask."""
+def _has_run(seen: _Seen, *, ended: bool) -> bool:
+    """Some container has started, so that there may be records; or all of them are gone."""
     if seen.job is None or (seen.namespace and seen.namespace["metadata"].get("deletionTimestamp")):
         return False
     statuses = [one for pod in seen.pods for one in pod["status"].get("containerStatuses") or []]
     states = [part for one in statuses for part in (one.get("state") or {}, one.get("lastState") or {})]
-    return not seen.pods or any("running" in one or (one.get("terminated") or {}).get("startedAt") for one in states)
+    return (ended and not seen.pods) or any(
+        "running" in one or (one.get("terminated") or {}).get("startedAt") for one in states
+    )
 
 
 def _events(found: Sequence[Object], about: RunFact, place: PlaceRef, pods: list[PodFact]) -> Iterator[EventFact]:
