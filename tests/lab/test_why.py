@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -34,10 +35,12 @@ from stoker.observe.rules import Finding
 from stoker.rundir import RunDir
 from stoker.spec.load import load
 
-PATIENCE = 120.0
+PATIENCE = 180.0
 QUICK = 10.0  # seconds that an answer may take
 WORKERS = fake.MARK
 NAP = {"command": ["sleep", "3600"]}
+HELD = "example.com/held"
+FREE = json.dumps({"metadata": {"finalizers": None}})
 RESOURCES = {"vcjob": "jobs.batch.volcano.sh"}
 
 
@@ -72,15 +75,19 @@ class Fault:
     """A namespace of its own, with that trouble."""
     kind: str = ""
     """The one that it befalls alone."""
+    never: tuple[str, ...] = ()
+    """Kinds that it cannot befall, or of which nothing is left to tell it by: a plain job then."""
 
 
-NEWS = "import sys, time; node = sys.argv[1]; "
-CULPRIT = NEWS + (
-    "print('RuntimeError: Connection closed by peer') if node == '0' else print('ValueError: no such token'); "
+CULPRIT = (  # its peer follows it
+    "import sys, time\n"
+    "if sys.argv[1] == '1': print('ValueError: no such token')\n"
+    "else: time.sleep(2); print('RuntimeError: Connection closed by peer')\n"
     "sys.exit(3)"
 )
 GREEDY = "x = bytearray(60 << 20); print(len(x))"
 MESSY = "import time; open('/tmp/x', 'wb').write(b'x' * (30 << 20)); time.sleep(3600)"
+TIDY = ("pytorchjob", "vcjob")  # they delete a pod that failed, and may give up before this test comes to it
 FAULTS = [
     Fault(id="too-large", says=("64 cores", "largest node"), words=("on.cpu=64",), naps=False, mend="stoker", good=""),
     Fault(
@@ -94,7 +101,7 @@ FAULTS = [
         ),
         mend="",
     ),
-    Fault(id="no-label", says=("team=NAME",), words=("on.selectors={team: NAME}",), mend="kubectl label"),
+    Fault(id="no-label", says=("team=NAME",), words=("on.selectors={team: NAME}",), mend="kubectl"),
     Fault(id="taint", says=(f"taint {WORKERS}",), words=(f"on.selectors={{{WORKERS}: NAME}}",), naps=False, mend=""),
     Fault(
         id="cordoned",
@@ -141,11 +148,11 @@ FAULTS = [
             {"spec": {"volumes": [{"name": "more", "configMap": {"name": "settings"}}]}},
         ),
     ),
-    Fault(id="suspended", says=("suspended",), after="suspend"),
+    Fault(id="suspended", says=("suspended",), after="suspend", never=("vcjob",)),
     Fault(
         id="pod-failed",
         says=("ValueError: no such token", "exit code 3"),
-        words=("on.nodes=2",),
+        words=("on.nodes=1..2",),
         pod=python(CULPRIT),
         naps=False,
         mend="",
@@ -154,6 +161,7 @@ FAULTS = [
         id="out-of-memory",
         says=("48 MiB of memory",),
         words=("on.memory=48MiB",),
+        never=TIDY,
         pod=python(GREEDY),
         naps=False,
         mend="stoker",
@@ -162,15 +170,16 @@ FAULTS = [
     Fault(
         id="evicted-own-disk",
         says=("own limit",),
+        never=TIDY,
         pod=python(MESSY, resources={"limits": {"ephemeral-storage": "5Mi"}}),
         naps=False,
         mend="",
     ),
-    Fault(id="pod-deadline", says=("took longer",), pod={"spec": {"activeDeadlineSeconds": 1}}, mend=""),
+    Fault(id="pod-deadline", says=("took longer",), never=TIDY, pod={"spec": {"activeDeadlineSeconds": 1}}, mend=""),
     Fault(id="pod-deleted", says=("somebody deleted",), words=("on.grace=1h",), after="delete", mend=""),
     Fault(id="pod-stuck", says=("finalizer",), after="hold", mend="kubectl", good="gone"),
     Fault(id="quota", says=("quota tight", "requests.cpu=100m"), words=("on.cpu=0.1",), home="quota", mend="quota"),
-    Fault(id="webhook-down", says=("webhook why.example.com",), home="webhook"),
+    Fault(id="webhook-down", says=("webhook why.example.com",), home="webhook", never=("vcjob",)),  # Volcano gives up
     Fault(id="namespace-ending", says=("is being deleted",), home="ending", mend=""),
     Fault(
         id="queue-over-capacity",
@@ -189,7 +198,7 @@ FAULTS = [
     Fault(
         id="machine-lost",
         says=("does not answer",),
-        words=("on.selectors={kubernetes.io/hostname: NAME-00003}", f"on.tolerations=['{WORKERS}']"),
+        words=("on.selectors={kubernetes.io/hostname: NAME-silent}", f"on.tolerations=['{WORKERS}']"),
         after="silence",
         mend="",
     ),
@@ -274,7 +283,11 @@ class Bed:
         )["items"]
 
     def awaited(self, run: RunDir, phase: str) -> list[dict[str, Any]]:
-        return wait(lambda: (pods := self.pods(run)) and all(one["status"]["phase"] == phase for one in pods) and pods)
+        def pods() -> list[dict[str, Any]]:
+            found = self.pods(run)
+            return found if all(one["status"]["phase"] == phase for one in found) else []
+
+        return wait(pods, f"{run.name}, {phase},")
 
     def befall(self, fault: Fault, run: RunDir, job: str) -> None:
         """What happens to a run that was well."""
@@ -291,15 +304,16 @@ class Bed:
             kubectl("delete", "pods", "-l", f"stoker.dev/run={run.name}", "--wait=false")
         elif fault.after == "hold":
             [pod] = self.awaited(run, "Running")
-            held = {"metadata": {"finalizers": ["example.com/held"]}}
+            held = {"metadata": {"finalizers": [HELD]}}
             kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", json.dumps(held))
             kubectl("delete", owner, "--cascade=foreground", "--wait=false")
         elif fault.after == "unplug":
             self.awaited(run, "Running")
             self.lab.kubectl("delete", "node", f"{self.nodes}-00002")
         elif fault.after == "silence":
-            self.awaited(run, "Running")
-            self.lab.kubectl("annotate", "node", f"{self.nodes}-00003", f"{WORKERS}-")
+            tell(self.lab.kubectl, f"{self.nodes}-silent", ready="True")
+            assert wait(lambda: any(pod["spec"].get("nodeName") for pod in self.pods(run)))
+            tell(self.lab.kubectl, f"{self.nodes}-silent", ready="False")
         elif fault.after == "gone":
             kubectl("delete", owner, "--wait=true")
         assert place is not None
@@ -311,19 +325,39 @@ def bed(lab, namespace, tmp_path: Path, stoker) -> Iterator[Bed]:  # noqa: ARG00
     namespace.kubectl.apply(claim("classless", storageClassName="nonesuch"), claim("bare", storageClassName=""))
     put_strange_image()
     named = f"why{uuid.uuid4().hex[:6]}"
-    fake.have(4, named=named)
+    fake.have(3, named=named)
     try:
         lab.kubectl("cordon", f"{named}-00001")
-        lab.kubectl.apply(queue(named))
+        lab.kubectl.apply(queue(named), dumb_node(f"{named}-silent"))
         with locked_registry() as locked:
             yield Bed(lab, namespace, tmp_path, locked, named)
     finally:
         lab.kubectl("label", "nodes", "--all", "team-")
         lab.kubectl("delete", "validatingwebhookconfiguration", f"{namespace.name}-webhook", "--ignore-not-found")
+        for pod in namespace.kubectl.json("get", "pods")["items"]:
+            if HELD in pod["metadata"].get("finalizers", []):
+                namespace.kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", FREE, check=False)
         for trouble in ("quota", "webhook", "ending"):
             release(lab.kubectl, f"{namespace.name}-{trouble}")
         lab.kubectl("delete", "queue", named, "--ignore-not-found", check=False)
+        lab.kubectl("delete", "node", f"{named}-silent", "--ignore-not-found")
         fake.have(0, named=named)
+
+
+def dumb_node(name: str) -> dict[str, Any]:
+    """A node without anything that runs its pods."""
+    meta = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+    taint = {"key": WORKERS, "value": "fake", "effect": "NoSchedule"}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"taints": [taint]}}
+
+
+def tell(kubectl: Kubectl, name: str, *, ready: str) -> None:
+    """Say in a node's place whether it is ready."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    condition = {"type": "Ready", "status": ready, "reason": "Told", "message": "", "lastHeartbeatTime": now}
+    room = {"cpu": "8", "memory": "8Gi", "pods": "10"}
+    status = {"conditions": [condition], "allocatable": room, "capacity": room}
+    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
 
 
 def queue(name: str) -> dict[str, Any]:
@@ -337,7 +371,7 @@ def troubles(home: str, name: str) -> list[dict[str, Any]]:
         spec = {"hard": {"requests.cpu": "50m"}}
         return [{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}, "spec": spec}]
     if home == "ending":
-        meta = {"name": "held", "finalizers": ["example.com/held"]}
+        meta = {"name": "held", "finalizers": [HELD]}
         return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     hook = {
@@ -356,15 +390,15 @@ def troubles(home: str, name: str) -> list[dict[str, Any]]:
 def release(kubectl: Kubectl, name: str) -> None:
     """Have a namespace go, whatever holds it."""
     inside = replace(kubectl, namespace=name)
-    free = json.dumps({"metadata": {"finalizers": None}})
-    inside("patch", "configmap", "held", "--type=merge", "-p", free, check=False)
+    inside("patch", "configmap", "held", "--type=merge", "-p", FREE, check=False)
     inside("delete", ",".join(RESOURCES.get(kind, f"{kind}s") for kind in KINDS), "--all", "--wait=false", check=False)
     inside("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", check=False)
     kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 def kinds_of(fault: Fault, index: int, kinds: list[str]) -> str:
-    return fault.kind or kinds[index % len(kinds)]
+    kind = fault.kind or kinds[index % len(kinds)]
+    return "job" if kind in fault.never else kind
 
 
 @pytest.mark.parametrize(
@@ -384,8 +418,13 @@ def test_each_fault_is_told_by_its_cause_and_its_remedy_works(kinds: list[str], 
     assert not wrong, "\n".join(wrong)
     assert all(told[one].cause != told[other].cause for one, other in PAIRS)
     typed = [(fault, run) for name, (fault, run) in planted.items() if type_remedy(bed, fault, told[name].remedy)]
+    late = []
     for fault, run in typed:
-        await_mending(bed, fault, run)
+        try:
+            await_mending(bed, fault, run)
+        except AssertionError as e:
+            late.append(str(e))
+    assert not late, late
     for fault, run in planted.values():
         if fault.mend == "stoker":
             type_stoker(stoker, run, told[fault.id].remedy)
@@ -415,10 +454,13 @@ def test_a_healthy_run_yields_none_and_a_closed_port_is_not_a_broken_name_server
 
 def test_a_controller_that_is_off_is_told_and_started(bed: Bed) -> None:
     home = ("-n", "kubeflow")
+    fault = Fault(id="controller-off", says=("scaled to none",), kind="pytorchjob")
+    run = bed.plant(fault, "pytorchjob")
+    bed.awaited(run, "Running")
     bed.lab.kubectl(*home, "scale", "deployment", "training-operator", "--replicas=0")
     try:
-        fault = Fault(id="controller-off", says=("scaled to none",), kind="pytorchjob")
-        run = bed.plant(fault, "pytorchjob")
+        assert wait(lambda: not bed.lab.kubectl(*home, "get", "pods", "-o", "name"))
+        bed.namespace.kubectl("delete", "pods", "-l", f"stoker.dev/run={run.name}")
         [found] = causes({fault.id: run}).values()
         assert found is not None
         assert found.id == fault.id
@@ -461,13 +503,13 @@ def causes(runs: dict[str, RunDir]) -> dict[str, Finding | None]:
     """What each is told to suffer from, by its name, once that is the one; else what it was told last."""
     end = time.monotonic() + PATIENCE
     told: dict[str, Finding | None] = {}
-    slowest: list[tuple[float, str]] = []
+    seconds: list[float] = []
 
     def look(name: str) -> None:
         began = time.monotonic()
         found = diagnose(runs[name]).causes
         took = time.monotonic() - began
-        slowest.append((took, name))
+        seconds.append(took)
         told[name] = found[0] if found else None
 
     with ThreadPoolExecutor(4) as pool:
@@ -475,7 +517,7 @@ def causes(runs: dict[str, RunDir]) -> dict[str, Finding | None]:
             if time.monotonic() > end:
                 break
             list(pool.map(look, late))
-    print("slowest", sorted(slowest)[-5:], len(slowest), flush=True)
+    assert median(seconds) < QUICK  # of all: this machine may be busy with others
     return told
 
 
@@ -503,7 +545,7 @@ def type_remedy(bed: Bed, fault: Fault, remedy: str) -> bool:
 
 def await_mending(bed: Bed, fault: Fault, run: RunDir) -> None:
     if fault.good == "gone":
-        assert wait(lambda: not bed.pods(run))
+        assert wait(lambda: not bed.pods(run), f"the end of {run.name}")
     else:
         bed.awaited(run, fault.good)
 
@@ -520,10 +562,10 @@ def claim(name: str, **more: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec | more}
 
 
-def wait(what: Callable[[], Any]) -> Any:
+def wait(what: Callable[[], Any], about: str = "it") -> Any:
     end = time.monotonic() + PATIENCE
     while not (found := what()):
-        assert time.monotonic() < end
+        assert time.monotonic() < end, f"{about} was waited for in vain"
         time.sleep(0.3)
     return found
 
@@ -553,13 +595,13 @@ class Locked(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization") != f"Basic {base64.b64encode(b'me:open').decode()}":
-            self._answer(401, b"", {"WWW-Authenticate": 'Basic realm="lab"'})
+            self._answer(401, b"", {"WWW-Authenticate": 'Basic realm="lab"', "Content-Length": "0"})
             return
         asked = urllib.request.Request(f"http://{REGISTRY}{self.path}", method=self.command)
         if accept := self.headers.get("Accept"):
             asked.add_header("Accept", accept)
         with urllib.request.urlopen(asked) as answer:
-            kept = ("Content-Type", "Docker-Content-Digest")
+            kept = ("Content-Type", "Content-Length", "Docker-Content-Digest")
             self._answer(200, answer.read(), {name: answer.headers[name] for name in kept if answer.headers[name]})
 
     do_HEAD = do_GET
@@ -568,7 +610,6 @@ class Locked(BaseHTTPRequestHandler):
         self.send_response(code)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)

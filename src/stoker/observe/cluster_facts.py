@@ -17,7 +17,7 @@ from stoker.launch.jobs import JobKind, JobState, job_kind
 from stoker.observe.claim_facts import claim_facts
 from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RunFact
 from stoker.observe.link_facts import link_facts
-from stoker.observe.pod_facts import bare, ended_at, newest, pod_fact
+from stoker.observe.pod_facts import Newest, bare, ended_at, newest, pod_fact
 from stoker.observe.pods import seconds
 from stoker.observe.queue_facts import queue_facts
 from stoker.observe.record_facts import command_word, error_in
@@ -28,10 +28,12 @@ from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
 ENDED = ("done", "failed")
-HURRY = 8.0  # seconds that the records may take where something is known without them
+HURRY = 5.0  # seconds that the records may take where something is known without them
 PATIENCE = 30.0  # the same where nothing is
 TRIED = 3  # pods that failed whose logs are read, the first of them first
 LAST = 50  # lines of each
+LINGER = 5.0  # seconds that a pod is watched which is started again and again
+SHORT = re.compile(r"insufficient|overused")
 HOOK = re.compile(r'failed calling webhook "([^"]+)": (.*)')
 HOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -58,9 +60,12 @@ def gather(run: RunDir, cluster: Cluster | None = None) -> Facts:
     state = _state(kind, seen) if seen.job else None
     now = time.time()
     some = newest(seen.pods or _imagined(kind, place, seen), kind.node)
+    if state and state.state == "restarting" and not any(ended_at(pod, kind.CONTAINER) for pod in seen.pods):
+        some = _with_an_ending(cluster, place, kind, some)
     fact = partial(pod_fact, container=kind.CONTAINER, now=now, machines=seen.machines)
     pods = [fact(one, old, node=kind.node(one)) for one, old in some]
-    asked = Asked(run, place, cluster, ended=state is None or state.state in ENDED) if _has_run(seen) else None
+    ended = state is None or state.state in ENDED
+    asked = Asked(run, place, cluster, ended=ended) if _has_run(seen, ended=ended) else None
     facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, kind.CONTAINER, pods, seen.pods))
     if asked is None:
         return facts
@@ -116,8 +121,11 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
     now = state.state if state else _last_known(run)
     served = seen.job is not None or all(cluster.serves(name) for name in kind.NEEDS)
     alive = state is not None and state.state not in ENDED
+    never = state is not None and state.state == "failed" and not seen.pods  # it was given up before it had any
     suspended, resume = _suspension(seen.job)
     reason, complaint = _blame(seen.job)
+    if state and state.state == "failed":
+        complaint = complaint or state.reason
     flag = f" --context {shlex.quote(place.context)}" if place.context else ""
     wanted = run.any_spec().on.nodes.most
     there = cluster.kind(kind.KIND)
@@ -140,7 +148,7 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
         resume=resume,
         blamed=reason,
         complaint=complaint,
-        missing=max(0, wanted - len(newest(seen.pods, kind.node))) if alive and not suspended else 0,
+        missing=max(0, wanted - len(newest(seen.pods, kind.node))) if (alive or never) and not suspended else 0,
         nodes=wanted,
         volume=place.volume,
         image=place.image,
@@ -151,6 +159,7 @@ def _imagined(kind: JobKind, place: PlaceRef, seen: _Seen) -> list[Object]:
     """Volcano makes no pod before there is room for all: what it says of them together is as good as of the first."""
     groups = [one for one in seen.events if one["involvedObject"].get("kind") == "PodGroup"]
     ours = [one for one in groups if one["involvedObject"].get("name", "").startswith(f"{place.run}-")]
+    ours = [one for one in ours if SHORT.search(one.get("message") or "")]
     if not ours or seen.job is None:
         return []
     said = max(ours, key=_moment).get("message") or ""
@@ -158,6 +167,15 @@ def _imagined(kind: JobKind, place: PlaceRef, seen: _Seen) -> list[Object]:
     meta = {"name": f"{place.run}-0", "creationTimestamp": seen.job["metadata"]["creationTimestamp"]}
     status = {"phase": "Pending", "conditions": [condition]}
     return [{"metadata": meta, "spec": kind.template([seen.job])["spec"], "status": status}]
+
+
+def _with_an_ending(cluster: Cluster, place: PlaceRef, kind: JobKind, some: Newest) -> Newest:
+    """Some kinds delete a pod that failed the moment they make another: how it fails is seen the next time it does."""
+    for _, pod in cluster.watch("Pod", labels={contract.LABEL_RUN: place.run}, seconds=LINGER):
+        if ended_at(pod, kind.CONTAINER):
+            node = kind.node(pod)
+            return [(one, [pod, *old] if kind.node(one) == node else old) for one, old in some] or [(pod, [])]
+    return some
 
 
 def _state(kind: JobKind, seen: _Seen) -> JobState:
@@ -203,13 +221,15 @@ def _blame(job: Object | None) -> tuple[str, str]:
     return "", ""
 
 
-def _has_run(seen: _Seen) -> bool:
-    """Some container has started, so that there may be records; or nobody is there to ask."""
+def _has_run(seen: _Seen, *, ended: bool) -> bool:
+    """Some container has started, so that there may be records; or all of them are gone."""
     if seen.job is None or (seen.namespace and seen.namespace["metadata"].get("deletionTimestamp")):
         return False
     statuses = [one for pod in seen.pods for one in pod["status"].get("containerStatuses") or []]
     states = [part for one in statuses for part in (one.get("state") or {}, one.get("lastState") or {})]
-    return not seen.pods or any("running" in one or (one.get("terminated") or {}).get("startedAt") for one in states)
+    return (ended and not seen.pods) or any(
+        "running" in one or (one.get("terminated") or {}).get("startedAt") for one in states
+    )
 
 
 def _events(found: Sequence[Object], about: RunFact, place: PlaceRef, pods: list[PodFact]) -> Iterator[EventFact]:

@@ -11,11 +11,12 @@ from stoker.observe.obstacles import amount, obstacle
 from stoker.observe.pods import seconds
 
 Object = dict[str, Any]
+Newest = list[tuple[Object, list[Object]]]
+"""The newest pod of each node, and those before it, newest first."""
 STEADY = 120.0  # seconds after which a pod is taken to have got over what ended the one before it
 
 
-def newest(pods: Iterable[Object], node: Callable[[Object], int | None]) -> list[tuple[Object, list[Object]]]:
-    """The newest pod of each node, and those before it, newest first."""
+def newest(pods: Iterable[Object], node: Callable[[Object], int | None]) -> Newest:
     by_node: dict[object, list[Object]] = {}
     for pod in pods:
         index = node(pod)
