@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def pairs(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    return until
+    """Looks often: for who is to act at a certain step."""
+    return partial(until, every_s=0.002)
 
 
 @pytest.fixture

@@ -4,9 +4,11 @@ from pathlib import Path
 
 
 def is_alive(pid: int) -> bool:
+    """Its first thread may be gone while others still hold what it had open, such as a lock."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+        ended = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        return not ended or len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -10,7 +10,7 @@ def until(
     condition: Callable[[], object],
     *,
     seconds: float = PATIENCE_S,
-    every_s: float = 0.002,
+    every_s: float = 0.05,
     tell: Callable[[], str] = lambda: "",
 ) -> None:
     """`seconds` where in time is part of the promise; `tell` for who has to find out why it did not happen."""
