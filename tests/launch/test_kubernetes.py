@@ -1,5 +1,6 @@
 """What is asked of an API server, in which order, when a run is tried, made, and made again."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from stoker.launch.backend import Submission
 from stoker.launch.kubernetes import NO_CLUSTER, Kubernetes, plan
+from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import AnySpec
 from tests.launch.served import NOT_FOUND, served
@@ -80,11 +82,8 @@ def test_a_webhook_whose_certificate_is_not_known_yet_is_waited_for_and_that_is_
     assert "the webhook of its operator does not answer; it is waited for, at most 90 seconds" in line
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_queue_that_is_there_is_not_tried_so_nobody_needs_the_right_to_make_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
-) -> None:
-    tried: list[str] = []
+def volcano(tried: list[str], *queues: str) -> Callable[[str, str, str], tuple[int, Any]]:
+    """Answers of a cluster with Volcano and these queues; what it is asked to try is kept."""
 
     def answer(method: str, path: str, _: str) -> tuple[int, Any]:
         last = path.rpartition("/")[2]
@@ -94,14 +93,39 @@ def test_a_queue_that_is_there_is_not_tried_so_nobody_needs_the_right_to_make_it
         if last in ("v1alpha1", "v1beta1"):
             return 200, {"resources": [{"name": "jobs"}, {"name": "queues"}]}
         if last == "queues":
-            return 200, {"metadata": {}, "items": []}
-        if "/queues/" in path and there:
+            return 200, {"metadata": {}, "items": [{"metadata": {"name": name}} for name in queues]}
+        if "/queues/" in path and last in queues:
             return 200, {"status": {"state": "Open"}}
         return (200, CLAIM) if last in ("team", "vol") else (404, NOT_FOUND)
 
-    with served(tmp_path, answer) as file:
+    return answer
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_queue_that_is_there_is_not_tried_so_nobody_needs_the_right_to_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    tried: list[str] = []
+    with served(tmp_path, volcano(tried, *(["nlp"] if there else []))) as file:
         monkeypatch.setenv("KUBECONFIG", str(file))
         spec, submission = planned("on.job=vcjob", "on.queue=nlp", "on.queue_make={weight: 1}")
         Kubernetes.of(spec.on).check(spec, NO_CLUSTER, submission)
     assert any("/queues/nlp" in path for path in tried) is not there
     assert tried[-1].endswith("/jobs/demo-abcd")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ([], "on.queue is not set, and context lab has no queue 'default' of Volcano's.* Name one: .*there are: nlp"),
+        (["on.queue=cv"], "on.queue names Volcano's queue 'cv', .*There are: nlp"),
+    ],
+)
+def test_a_queue_that_nobody_named_is_not_called_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: list[str], said: str
+) -> None:
+    with served(tmp_path, volcano([], "nlp")) as file:
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        spec, submission = planned("on.job=vcjob", *word)
+        with pytest.raises(UserError, match=said):
+            Kubernetes.of(spec.on).check(spec, NO_CLUSTER, submission)
