@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stoker.kube.session import TRIES
 from stoker.launch.backend import Submission
 from stoker.launch.kubernetes import NO_CLUSTER, Kubernetes, plan
 from stoker.spec.errors import UserError
@@ -71,7 +72,7 @@ def test_a_webhook_whose_certificate_is_not_known_yet_is_waited_for_and_that_is_
         if method != "PATCH":
             return 404, NOT_FOUND
         tries.append(path)
-        return (500, {"message": UNKNOWN}) if len(tries) <= 3 else (200, made(path))
+        return (500, {"message": UNKNOWN}) if len(tries) <= TRIES else (200, made(path))
 
     said: list[str] = []
     with served(tmp_path, answer) as file:
