@@ -10,7 +10,8 @@ import pytest
 from stoker.cli.main import main
 from stoker.rundir import RunDir
 
-KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
+OTHERS = [pytest.param(name, marks=pytest.mark.soak) for name in ("jobset", "trainjob", "vcjob")]
+KINDS = ["job", "pytorchjob", *OTHERS]  # in test_training.py and test_scale.py all of them are launched and stopped
 KIND_WORDS = "jobsets,pytorchjobs,trainjobs,jobs.batch.volcano.sh,trainingruntimes"
 PATIENCE = 120.0
 LEAVES = (  # asked to end it takes a moment, as a save does, and then asks to be started again
@@ -148,14 +149,14 @@ def test_a_fatal_end_is_not_tried_again(job: str, stoker: Stoker) -> None:
     assert sum(pod["restarts"] for pod in now["pods"]) == 0
 
 
-@pytest.mark.parametrize("job", ["job", "jobset", "vcjob"])
+@pytest.mark.parametrize("job", ["job", *(pytest.param(name, marks=pytest.mark.soak) for name in ("jobset", "vcjob"))])
 def test_a_range_of_nodes_is_done_when_the_first_is(job: str, stoker: Stoker) -> None:
     code = "import sys, time; sys.exit(0) if sys.argv[1] == '0' else time.sleep(3600)"
     run = launched(stoker, f"on.job={job}", "on.nodes=1..2", "on.grace=1s", playing(code))
     assert awaited(stoker, run, lambda now: now["state"] in ("done", "failed"))["state"] == "done"
 
 
-@pytest.mark.parametrize("job", ["job", "trainjob"])
+@pytest.mark.parametrize("job", ["job", pytest.param("trainjob", marks=pytest.mark.soak)])
 def test_a_run_goes_on_under_its_own_name(job: str, stoker: Stoker) -> None:
     run = launched(stoker, f"on.job={job}", playing("pass"))
     awaited(stoker, run, lambda now: now["state"] == "done")
@@ -212,8 +213,8 @@ def test_why_it_waits_is_told(stoker: Stoker) -> None:
         (["on.priority=highest"], "PriorityClass 'highest'"),
         (["on.context=lob"], "has no context 'lob'"),
         (["on.pod={spec: {hostnam: x}}"], "hostnam"),
-        (["on.job=jobset", "on.pod={spec: {hostnam: x}}"], "hostnam"),
-        (["on.job=jobset", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
+        pytest.param(["on.job=jobset", "on.pod={spec: {hostnam: x}}"], "hostnam", marks=pytest.mark.soak),
+        pytest.param(["on.job=jobset", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy", marks=pytest.mark.soak),
         (["on.job=trainjob", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
         (["on.job=vcjob", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
         (["on.job=trainjob", "on.runtime=nothing"], "ClusterTrainingRuntime 'nothing'"),

@@ -44,20 +44,6 @@ def queue(lab, namespace) -> Iterator[str]:
 
 
 @pytest.fixture
-def runtime(lab, namespace) -> Iterator[str]:
-    """As Kubeflow's own `torch-distributed`."""
-    container = {"name": "node", "image": lab.bare}
-    job = {"spec": {"template": {"spec": {"containers": [container]}}}}
-    job["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
-    spec = {"mlPolicy": {"numNodes": 1, "torch": {}}}
-    spec["template"] = {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}
-    head = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime"}
-    lab.kubectl.apply(head | {"metadata": {"name": namespace.name}, "spec": spec})
-    yield namespace.name
-    lab.kubectl("delete", "clustertrainingruntime", namespace.name, "--wait=false")
-
-
-@pytest.fixture
 def late(lab, namespace) -> Iterator[str]:
     """A webhook that must see every Job of the namespace, and nobody who answers for it: what is its is so called."""
     name = namespace.name

@@ -39,9 +39,9 @@ KINDS = [
     pytest.param("job", "1", ["2", "1"], "live", id="job"),
     pytest.param("pytorchjob", "1..2", ["1", "2", "1"], "live", id="pytorchjob"),  # elastic
     pytest.param("pytorchjob", "1", ["2", "1"], "resubmitted", id="master", marks=pytest.mark.soak),
-    pytest.param("jobset", "1", ["2", "1"], "live", id="jobset", marks=pytest.mark.soak),
-    pytest.param("trainjob", "1", ["2", "1"], "resubmitted", id="trainjob", marks=pytest.mark.soak),
-    pytest.param("vcjob", "1", ["2", "1"], "resubmitted", id="vcjob", marks=pytest.mark.soak),
+    pytest.param("jobset", "1", ["2", "1"], "live", id="jobset"),
+    pytest.param("trainjob", "1", ["2", "1"], "resubmitted", id="trainjob"),
+    pytest.param("vcjob", "1", ["2", "1"], "resubmitted", id="vcjob"),
 ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from stoker.cli.main import main
 from stoker.rundir import RunDir
 
-STEPS = 60
+STEPS = 30
 PATIENCE = 300.0
 RUN = f"""
 name: tale

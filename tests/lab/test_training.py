@@ -17,7 +17,7 @@ from stoker.rundir import RunDir
 KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
 PATIENCE = 300.0
 STEPS = 300
-FEW = 60  # where nothing happens to the run
+FEW = 30  # where nothing happens to the run
 TRAINING = [
     "model.layers=1", "model.heads=2", "model.width=32", "model.context=64", "data.tokenizer.train=300",
     "batch.sequences=8", "batch.length=32", f"until.steps={STEPS}", "checkpoint.every=20", "eval.every=0",

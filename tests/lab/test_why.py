@@ -452,6 +452,7 @@ def test_a_healthy_run_yields_none_and_a_closed_port_is_not_a_broken_name_server
     assert wait(lambda: json.loads(stoker("why", run.name, "--json"))["id"] is None)
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_controller_that_is_off_is_told_and_started(bed: Bed) -> None:
     home = ("-n", "kubeflow")
     fault = Fault(id="controller-off", says=("scaled to none",), kind="pytorchjob")
@@ -468,6 +469,7 @@ def test_a_controller_that_is_off_is_told_and_started(bed: Bed) -> None:
         await_mending(bed, fault, run)
     finally:
         bed.lab.kubectl(*home, "scale", "deployment", "training-operator", "--replicas=1")
+        bed.lab.kubectl(*home, "rollout", "status", "deployment/training-operator", f"--timeout={PATIENCE:.0f}s")
 
 
 @contextlib.contextmanager

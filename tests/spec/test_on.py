@@ -54,6 +54,13 @@ def test_what_makes_no_sense_is_refused_by_name(word: str, said: str) -> None:
         on_kubernetes(word)
 
 
+@pytest.mark.parametrize("job", ["trainjob", "auto"])
+def test_over_a_runtime_of_the_clusters_the_number_of_nodes_is_fixed(job: str) -> None:
+    with pytest.raises(UserError, match=r"is done when all its pods are\. Set on.nodes to 3, or take on.runtime out"):
+        on_kubernetes(f"on.job={job}", "on.runtime=torch", "on.nodes=1..3")
+    assert on_kubernetes(f"on.job={job}", "on.runtime=torch", "on.nodes=3").runtime == "torch"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

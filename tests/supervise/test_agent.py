@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,6 +20,7 @@ from stoker.rundir import RunDir
 from stoker.spec.on import On
 from stoker.spec.run import ScriptSpec
 from stoker.supervise.agent import RankLogs
+from tests.waiting import until
 
 Make = Callable[..., Any]
 SCRIPT = """
@@ -38,14 +40,11 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     argv += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
     argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
     with subprocess.Popen(argv) as server:
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f"{client}/health", timeout=5)
-                break
-            except OSError:
-                assert server.poll() is None
-        yield client.removeprefix("http://")
-        server.kill()
+        try:
+            until(lambda: listens(server, client), every_s=0.05)
+            yield client.removeprefix("http://")
+        finally:
+            server.kill()
 
 
 @pytest.fixture
@@ -128,6 +127,14 @@ def test_lines_without_a_rank_are_the_agents_own(tmp_path: Path) -> None:
     said = {file.name: [line.split(" ", 1)[1] for line in file.read_text().splitlines()] for file in run.logs.iterdir()}
     assert said == {"agent-1.log": ["W1115 of torch"], "rank-0.log": ["[1] one", "two"], "rank-3.log": ["three"]}
     assert heard == [b"[1] one\ntwo\n"]
+
+
+def listens(server: "subprocess.Popen[bytes]", url: str) -> bool:
+    assert server.poll() is None, "etcd has ended"
+    with suppress(OSError):
+        urllib.request.urlopen(f"{url}/health", timeout=5).close()
+        return True
+    return False
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -42,20 +42,20 @@ class Planned:
     warnings: list[str]
 
 
-def plan(spec: AnySpec, run: RunDir) -> Planned:
-    """Raises UserError for all that can be known to fail."""
+def plan(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: None) -> Planned:
+    """Raises UserError for all that can be known to fail. `say` is told what is waited for, now and by `send`."""
     secrets.resolve(spec)
     check_ended(run)
-    backend = Kubernetes.of(spec.on)
+    backend = Kubernetes.of(spec.on, say)
     facts = backend.discover()
     submission = backend.plan(spec, facts, run.path)
     return Planned(backend=backend, facts=facts, submission=submission, warnings=backend.check(spec, facts, submission))
 
 
-def plan_dry(spec: AnySpec, run: RunDir) -> Planned:
+def plan_dry(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: None) -> Planned:
     """As `plan`; without a cluster as well, unchecked."""
     try:
-        return plan(spec, run)
+        return plan(spec, run, say)
     except (Unreachable, LoggedOut) as e:
         warning = f"not checked: {e.problem}"
         facts = replace(NO_CLUSTER, namespace=namespace_of(spec.on.context))

@@ -28,7 +28,7 @@ from stoker.storage.mirror import run_dir
 
 def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
     run = RunDir(runs / spec.name)
-    planned = plan_dry(spec, run) if args.dry_run else plan(spec, run)
+    planned = (plan_dry if args.dry_run else plan)(spec, run, say)
     if not args.json:  # objects that go into a pipe stay alone
         print(output.pairs(_rows(spec, planned, run)), flush=True, file=sys.stderr if args.dry_run else sys.stdout)
     if args.dry_run:
@@ -49,6 +49,10 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
             place = send(planned, opened, ready, carried, committed=interrupts.hold)
         print(_started(run, place, as_json=args.json), flush=True)
         return contract.EXIT_DONE
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from stoker.api.run import unique_name
 from stoker.cli import output
 from stoker.cli.carrying import transferring
 from stoker.cli.image import building
-from stoker.cli.launch_cluster import all_or_nothing
+from stoker.cli.launch_cluster import all_or_nothing, say
 from stoker.cli.main import complain
 from stoker.cli.progress import preparing
 from stoker.launch.app_def import SCHEDULER, app_def
@@ -57,7 +57,7 @@ def _app(file: str, words: Sequence[str], call: Call) -> AppDef:
         raise UserError(f"TorchX's scheduler is {call.scheduler}", remedy=f"Use -s {SCHEDULER}, or: stoker train")
     spec = as_asked(unique_name(_spec(Path(file), words, call), RUNS), runs=RUNS)
     run = RunDir(RUNS / spec.name)
-    planned = plan_dry(spec, run) if call.dry else plan(spec, run)
+    planned = (plan_dry if call.dry else plan)(spec, run, say)
     if others := planned.submission.objects[:-1]:
         raise UserError(
             f"TorchX sends one object, and this run needs a {others[0]['kind']} too",

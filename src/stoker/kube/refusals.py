@@ -15,7 +15,13 @@ CANNOT = re.compile(r'cannot (\w+) resource "[^"]*" in API group "[^"]*"(?: in t
 TOGETHER = ("create", "patch")  # to apply an object takes both
 READS = ("get", "list", "watch")  # nothing but a missing right forbids these
 HOOK = "failed calling webhook"
-SILENT = ("no endpoints available for service", "connection refused", "no route to host", "deadline exceeded")
+SILENT = (  # the last: its certificate was made a moment ago, and the API server has not heard of it
+    "no endpoints available for service",
+    "connection refused",
+    "no route to host",
+    "deadline exceeded",
+    "certificate signed by unknown authority",
+)
 RULES = (  # words of an admission's refusal -> what to do
     ("admission webhook", "Follow its rule, with on.pod where it is of the pods, or ask who runs the cluster"),
     ("is being terminated", "Wait until the namespace is gone and make it anew, or take another: on.namespace"),

@@ -111,7 +111,7 @@ def _allowed(cluster: Cluster, name: str, used: Mapping[str, tuple[str, ...]], *
 
 
 def _may(cluster: Cluster, verb: str, kind: Kind) -> bool:
-    return cluster.allowed(verb, kind.name, subresource=kind.plural.partition("/")[2])
+    return cluster.allowed(verb, kind.key, subresource=kind.plural.partition("/")[2])
 
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
@@ -199,26 +199,37 @@ def _operator(cluster: Cluster, name: str) -> Iterator[Finding]:
         yield Finding(name=name, ok=False, needed=False, found=found, remedy=f"Run: {kind.INSTALL}")
         return
     try:
-        lists = [cluster.list("Deployment", labels=labels, everywhere=True) for labels in CONTROLLERS[name]]
-        deployments = [one for some in lists for one in some]
+        parts = [list(cluster.list("Deployment", labels=one, everywhere=True)) for one in CONTROLLERS[name]]
     except Forbidden:
         yield Finding(name=name, ok=True, needed=False, found="its CRD is there; you may not see its controller")
         return
-    asleep = [one for one in deployments if not one.get("status", {}).get("readyReplicas")]
-    if asleep or not deployments:
-        found, remedy = "its CRD is there, its controller is not", f"Run: {kind.INSTALL}"
-        if asleep:
-            of, where = asleep[0]["metadata"]["name"], asleep[0]["metadata"]["namespace"]
-            found = f"its CRD is there, its controller {of} is not ready"
-            remedy = f"Run: kubectl {_flag(cluster)}-n {where} rollout status deployment/{of}"
-        yield Finding(name=name, ok=False, needed=False, found=found, remedy=remedy)
-        return
+    for labels, some in zip(CONTROLLERS[name], parts, strict=True):
+        if trouble := _trouble(cluster, name, labels, some):
+            yield trouble
+            return
+    deployments = [one for some in parts for one in some]
     found = f"{kind.OPERATOR} in namespace {deployments[0]['metadata']['namespace']}"
     yield Finding(name=name, ok=True, needed=False, found=found)
     if name == "pytorchjob" and not any(INIT_FLAG in word for word in _words(deployments[0])):
         found = "workers of a fixed number of nodes first pull alpine:3.10, which the operator names"
         remedy = f"Give the operator another: {INIT_FLAG}=IMAGE; or write nodes as a range, or take on.job=job"
         yield Finding(name="init image", ok=False, needed=False, found=found, remedy=remedy)
+
+
+def _trouble(cluster: Cluster, name: str, labels: Mapping[str, str], there: list[Object]) -> Finding | None:
+    """Of one part of an operator: it is missing, scaled to none, or not ready."""
+    kind, [part] = job_kind(name), labels.values()
+    found, remedy = f"its CRD is there, its controller {part} is not", f"Run: {kind.INSTALL}"
+    for one in there:
+        if one.get("status", {}).get("readyReplicas"):
+            return None
+        of, kubectl = one["metadata"]["name"], f"kubectl {_flag(cluster)}-n {one['metadata']['namespace']}"
+        found = f"its CRD is there, its controller {of} is not ready"
+        remedy = f"Run: {kubectl} rollout status deployment/{of}"
+        if one["spec"].get("replicas") == 0:
+            found = f"its CRD is there, its controller {of} is scaled to none"
+            remedy = f"Run: {kubectl} scale deployment/{of} --replicas=1"
+    return Finding(name=name, ok=False, needed=False, found=found, remedy=remedy)
 
 
 def _words(deployment: Object) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,12 +80,14 @@ class ClusterRunning:
 
 
 class Kubernetes:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, say: Callable[[str], None] = lambda _: None) -> None:
+        """`say` is told what is waited for."""
         self.cluster = cluster
+        self._say = say
 
     @classmethod
-    def of(cls, on: On) -> "Kubernetes":
-        return cls(connect(on.context, on.namespace))
+    def of(cls, on: On, say: Callable[[str], None] = lambda _: None) -> "Kubernetes":
+        return cls(connect(on.context, on.namespace), say)
 
     @classmethod
     def at(cls, place: PlaceRef) -> "Kubernetes":
@@ -119,6 +122,8 @@ class Kubernetes:
         warnings = check_fits(needs(spec, submission.run.name), facts.inventory, nodes=spec.on.nodes.most)
         last = self._last(owner)
         for one in job_kind(name).trials(submission.objects):
+            if one["kind"] in SHARED and self._there(key_of(one), one["metadata"]["name"]):
+                continue  # it is taken as it is, by those too who may make none
             if last and one["kind"] not in SHARED:  # it gives way first: most of a job cannot be changed
                 one = one | {"metadata": one["metadata"] | {"name": _another(one["metadata"]["name"])}}
             self._apply(one, dry_run=True)
@@ -194,12 +199,19 @@ class Kubernetes:
         return [one | {"stringData": values} if one["kind"] == "Secret" else one for one in submission.objects]
 
     def _make_room(self, owner: Object, others: list[Object]) -> None:
-        """A run that goes on takes the place of its own job that has ended, and of all that it owned."""
+        """A run that goes on takes the place of its own job that has ended, and of all that it owned.
+
+        What it owned may outlive it for a moment and would be tidied away later, with what was written into it. It goes
+        in the background, and so at once: not everybody may look whether it is gone.
+        """
         job, run = job_kind(kind_name(owner)), owner["metadata"]["name"]
-        going = [(key_of(one), one["metadata"]["name"]) for one in (owner, *others)] if self._last(owner) else []
+        going = [(job.KIND, run, job.LASTS)] if self._last(owner) else []
+        going += [(key_of(one), one["metadata"]["name"], False) for one in others]
+        going += [(kind, name, True) for kind, name in job.inside(run)]
         end = time.monotonic() + PATIENCE
-        for kind, name in (*going, *job.inside(run)):
-            self.cluster.delete(kind, name, foreground=job.LASTS or kind != job.KIND)
+        for kind, name, foreground in going:
+            if not self.cluster.delete(kind, name, foreground=foreground):
+                continue
             while self._there(kind, name):
                 if time.monotonic() > end:
                     raise UserError(
@@ -230,7 +242,7 @@ class Kubernetes:
 
     def _apply(self, one: Object, *, dry_run: bool = False) -> Object:
         """Operators are waited for: one that was just installed, or has not heard yet of what was just made."""
-        began = time.monotonic()
+        began, told = time.monotonic(), False
         while True:
             try:
                 return self.cluster.apply(one, dry_run=dry_run)
@@ -239,6 +251,9 @@ class Kubernetes:
                 patience = HOOK_PATIENCE if isinstance(e, HookSilent) else LATE_PATIENCE if late else 0.0
                 if time.monotonic() - began >= patience:
                     raise
+                if isinstance(e, HookSilent) and not told:
+                    self._say(f"{e.problem}; it is waited for, at most {HOOK_PATIENCE:.0f} seconds …")
+                    told = True
             time.sleep(POLL)
 
 

@@ -85,6 +85,11 @@ def _volcano_queue(cluster: Cluster, on: On) -> None:
         there = [] if queue else [one["metadata"]["name"] for one in cluster.list("Queue", limit=10)]
     except Forbidden:
         return
+    if queue is None and on.queue is None:
+        raise UserError(
+            f"on.queue is not set, and {cluster.who} has no queue '{name}' of Volcano's, which is taken then",
+            remedy=f"Name one: on.queue=…; there are: {', '.join(there) or 'none'}",
+        )
     if queue is None and on.queue_make is None:
         raise UserError(
             f"on.queue names Volcano's queue '{name}', and {cluster.who} has none of that name",

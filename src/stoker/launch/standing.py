@@ -20,7 +20,7 @@ def standing(cluster: Cluster, place: PlaceRef, job: Object | None) -> JobState 
         left = any(cluster.get(inner, name) for inner, name in kind.inside(place.run))
         return JobState(state="stopping") if left else None
     said = kind.state(job)
-    if said.state != "waiting":
+    if said.state != "waiting" or said.reason:  # one that is suspended makes nothing, whatever is left of its pods
         return said
     try:
         phases = {phase for phase in ("Running", "Failed") if _any(cluster, place.run, phase)}

@@ -86,7 +86,7 @@ class On(Section):
     queue_make: dict[str, Any] | None = None
     """Volcano's Queue is made with this spec when the cluster has none of that name, such as `{weight: 1, capability: {cpu: 8}}`. It stays when the run has ended."""  # noqa: E501
     runtime: DnsName | None = None
-    """The ClusterTrainingRuntime under a `trainjob`, such as `torch-distributed`: the run's own things are laid over it as runtimePatches. Left out: the run brings its own."""  # noqa: E501
+    """The ClusterTrainingRuntime under a `trainjob`, such as `torch-distributed`: the run's own things are laid over it as runtimePatches. It needs a fixed number of `nodes`. Left out: the run brings its own."""  # noqa: E501
     autoscale: Autoscale | None = None
     """Have Kubernetes choose how many of the `nodes` of a `pytorchjob` there are, by a HorizontalPodAutoscaler such as `{cpu: 80}`. Left out: as many as there is room for."""  # noqa: E501
     context: Text | None = None
@@ -151,6 +151,11 @@ class On(Section):
             raise ValueError(f"workers is {self.workers}, and gpus {self.gpus}; set on.workers to {self.gpus} or less")
         if self.runtime is not None and self.job not in ("trainjob", "auto"):
             raise ValueError(f"runtime is for a trainjob, and job is {self.job}; set on.job to trainjob")
+        if self.runtime is not None and not self.nodes.fixed:  # when a Job is done cannot be laid over a runtime
+            raise ValueError(
+                f"nodes is {self.nodes}, and a run over a runtime of the cluster's is done when all its pods are; "
+                f"set on.nodes to {self.nodes.most}, or take on.runtime out"
+            )
         if self.queue_make is not None and (self.queue is None or self.job not in ("vcjob", "auto")):
             raise ValueError("queue_make makes Volcano's queue; set on.queue to its name and on.job to vcjob")
         if self.autoscale and (self.job != "pytorchjob" or self.nodes.fixed):

@@ -74,6 +74,14 @@ def test_over_a_runtime_of_the_clusters_only_what_the_run_needs_is_laid(tmp_path
         ("on.pod={spec: {hostIPC: true}}", "on.pod has spec.hostIPC"),
         ("on.pod={spec: {containers: [{name: side, image: b}]}}", "on.pod has a container side"),
         ("on.pod={spec: {containers: [{name: pytorch, tty: true}]}}", "on.pod has tty of container pytorch"),
+        (
+            "on.pod={spec: {containers: [{name: pytorch, envFrom: [{configMapRef: {name: a}}]}]}}",
+            "on.pod has envFrom",
+        ),
+        (
+            "on.pod={spec: {containers: [{name: pytorch, ports: [{containerPort: 80}]}]}}",
+            "on.pod has ports",
+        ),
         ("on.priority=high", "on.priority sets spec.priorityClassName"),
     ],
 )

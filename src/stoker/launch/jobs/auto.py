@@ -8,8 +8,8 @@ from stoker.spec.on import On
 ORDER = {  # the first that the cluster has, and what speaks for it
     "vcjob": "its pods start together or wait together",
     "trainjob": "it is Kubeflow's own way",
-    "jobset": "its pods have names, and it can be resized",
-    "pytorchjob": "it can be resized",
+    "jobset": "its pods have names",
+    "pytorchjob": "a range of nodes can be resized while it trains",
     "job": "no operator is installed",
 }
 
@@ -20,10 +20,12 @@ def chosen(on: On, there: Collection[str] | None, *, kueue: bool) -> tuple[str, 
         return on.job, ""
     if on.runtime:
         return "trainjob", "on.runtime is for that kind"
+    if on.queue_make is not None:
+        return "vcjob", "on.queue_make is for that kind"
     if there is None:
         return "job", "the cluster could not be looked at"
     fitting = [name for name in ORDER if name in there]
-    if on.queue and on.queue_make is None and kueue:
+    if on.queue and kueue:
         first = next(name for name in fitting if name != "vcjob")
         return first, f"on.queue is Kueue's, and {ORDER[first]}"
     first = fitting[0]

@@ -7,7 +7,7 @@ from stoker.launch.jobs import JobState
 from stoker.launch.jobs.job import NODE, indexed, node
 from stoker.launch.jobs.jobset import REPLICATED, counted, inner, jobs
 from stoker.launch.jobs.jobset import inside as of_jobset
-from stoker.launch.pod import Task
+from stoker.launch.pod import Task, one_named
 from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -37,7 +37,8 @@ PATCHED = (  # what a runtimePatch may say of a pod
     "terminationGracePeriodSeconds",
 )
 OF_CONTAINER = ("volumeMounts", "securityContext")
-TOLD = ("name", "image", "command", "args", "env", "envFrom", "resources", "ports")  # what the trainer says instead
+OURS = ("envFrom", "ports")  # secrets, which the trainer tells one by one, and a port that works without a word
+TOLD = ("name", "image", "command", "args", "env", "resources")  # what the trainer says instead
 LEFT = ("restartPolicy", "enableServiceLinks", "automountServiceAccountToken")  # what the cluster's runtime decides
 
 
@@ -102,7 +103,7 @@ def scaled(job: Object, nodes: Nodes) -> Object | None:  # noqa: ARG001 (as in a
 def _over_the_clusters(task: Task, pod: Object) -> Object:
     """The pod that the runtime has, with what a run cannot do without laid over it."""
     container, spec = pod["spec"]["containers"][0], pod["spec"]
-    _check(pod)
+    _check(pod, task)
     values = container.get("env", [])
     if task.secret:
         values = [*values, *(_secret(task.secret, name) for name in task.spec.secrets)]
@@ -128,12 +129,14 @@ def _over_the_clusters(task: Task, pod: Object) -> Object:
     return {"apiVersion": API, "kind": KIND, "metadata": task.metadata, "spec": made}
 
 
-def _check(pod: Object) -> None:
+def _check(pod: Object, task: Task) -> None:
     """That on.pod asks for nothing that cannot be laid over a runtime."""
     first, *others = pod["spec"]["containers"]
+    asked = one_named(task.spec.on.pod.get("spec", {}).get("containers"), contract.CONTAINER)
     wrong = [f"spec.{key}" for key in pod["spec"] if key not in (*PATCHED, *LEFT, "containers")]
     wrong += [f"a container {one['name']}" for one in others]
-    wrong += [f"{key} of container {contract.CONTAINER}" for key in first if key not in (*OF_CONTAINER, *TOLD)]
+    said = [key for key in first if key not in OURS] + [key for key in asked if key in OURS]
+    wrong += [f"{key} of container {contract.CONTAINER}" for key in said if key not in (*OF_CONTAINER, *TOLD)]
     if wrong:
         where = "on.priority sets" if wrong[0] == "spec.priorityClassName" else "on.pod has"
         raise UserError(

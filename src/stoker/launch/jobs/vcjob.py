@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.launch.jobs import KEPT, JobState
-from stoker.launch.jobs.job import TRIES
 from stoker.launch.pod import Task
 from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
+from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
@@ -25,34 +25,36 @@ INDEX = "volcano.sh/task-index"
 TORCHX_INDEX = "torchx.pytorch.org/replica-id"
 TASK = "node"  # pods are called RUN-node-INDEX
 FATAL = (1, contract.EXIT_USER, contract.EXIT_FAILED, 126, 127, 128)  # the last three: its command cannot be run
+RETRIES = 2**31 - 1  # it counts every eviction, for ever; supervisors that come to nothing give the run up themselves
 PHASES = {
     "Running": "running",
     "Restarting": "restarting",
     "Completing": "done",
     "Completed": "done",
-    "Aborting": "stopping",
-    "Aborted": "failed",
     "Terminating": "failed",
     "Terminated": "failed",
     "Failed": "failed",
 }
+SUSPENDED = ("Aborting", "Aborted")  # Volcano's words: such a job can be resumed
 
 
 def manifest(task: Task) -> list[Object]:
     on = task.spec.on
     index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}}
+    template = pod_template(task, node=index)
+    _check(template)
     pods = {
         "name": TASK,
         "replicas": on.nodes.most,
         "minAvailable": on.nodes.least,
         "policies": _policies(),
-        "template": pod_template(task, node=index),
+        "template": template,
     }
     spec: Object = {
         "schedulerName": "volcano",
         "minAvailable": on.nodes.least,
         "minSuccess": on.nodes.most if on.nodes.fixed else 1,  # the first node that is done knows that all is
-        "maxRetry": TRIES * on.nodes.most,
+        "maxRetry": RETRIES,
         "queue": on.queue or DEFAULT_QUEUE,
         "ttlSecondsAfterFinished": KEPT,
         "tasks": [pods],
@@ -68,9 +70,12 @@ def state(job: Object) -> JobState:
         return JobState(state="stopping")
     status = job.get("status", {})
     now = status.get("state", {})
-    found: Any = PHASES.get(now.get("phase", ""), "waiting")
+    phase = now.get("phase", "")
+    if phase in SUSPENDED:
+        return JobState(state="waiting", reason="Volcano has suspended it")
+    found: Any = PHASES.get(phase, "waiting")
     if found == "failed":
-        return JobState(state="failed", reason=now.get("message") or f"Volcano has {now['phase'].lower()} it")
+        return JobState(state="failed", reason=now.get("message") or f"Volcano calls it {phase.lower()}")
     if found == "waiting" and status.get("retryCount"):
         found = "restarting"
     return JobState(state=found)
@@ -88,8 +93,9 @@ def inside(run: str) -> list[tuple[str, str]]:  # noqa: ARG001 (of others it nee
 
 
 def template(objects: Sequence[Object]) -> Object:
-    [task] = objects[-1]["spec"]["tasks"]
-    found: Object = task["template"]
+    """TorchX gives every node a task of its own; their pods differ in their node alone."""
+    first, *_ = objects[-1]["spec"]["tasks"]
+    found: Object = first["template"]
     return found
 
 
@@ -111,6 +117,17 @@ def _queue(name: str, spec: Object) -> Object:
     labels = {contract.LABEL_MANAGED_BY: contract.MANAGED_BY}
     head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
     return head | {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def _check(pod: Object) -> None:
+    """Of a pod that ended Volcano reads the first exit code, and kubelet sorts them by the containers' names."""
+    for one in pod["spec"]["containers"]:
+        if one["name"] < CONTAINER:
+            raise UserError(
+                f"on.pod has a container {one['name']}, and of the pods of a vcjob Volcano takes the exit code of the "
+                "container whose name comes first",
+                remedy=f"Call it something that sorts after {CONTAINER}, such as side-{one['name']}",
+            )
 
 
 def _policies() -> list[Object]:
