@@ -29,11 +29,11 @@ from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
 ENDED = ("done", "failed")
-HURRY = 5.0  # seconds that the records may take where something is known without them
+HURRY = 4.0  # seconds that the records may take where something is known without them
 PATIENCE = 30.0  # the same where nothing is
 TRIED = 3  # pods that failed whose logs are read, the first of them first
 LAST = 50  # lines of each
-LINGER = 5.0  # seconds that a pod is watched which is started again and again
+LINGER = 3.0  # seconds that a pod is watched which is started again and again
 SHORT = re.compile(r"insufficient|overused")
 HOOK = re.compile(r'failed calling webhook "([^"]+)": (.*)')
 HOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
