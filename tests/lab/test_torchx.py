@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,39 @@ def test_a_run_of_two_nodes_with_two_workers_succeeds_with_the_losses_that_it_ha
     stoker("cp", f"{name}:metrics.jsonl", "copy")
     there, here = (RunDir(tmp_path / folder).metrics() for folder in ("copy", "runs/here"))
     assert [one["loss"] for one in there] == pytest.approx([one["loss"] for one in here], abs=1e-5)
+
+
+def test_a_run_in_a_queue_that_is_full_is_told_why_it_waits(
+    lab, namespace, books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(RUN)
+
+    def stoker(*words: str) -> dict[str, Any]:
+        assert main([*words, "--json"]) == 0, capsys.readouterr().err
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": namespace.name}}
+    lab.kubectl.apply(head | {"spec": {"weight": 1, "capability": {"cpu": "50m"}}})
+    try:
+        where = [f"on.volume={namespace.volume}", "on.cpu=0.1", "on.nodes=2", "on.workers=1"]
+        where += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
+        component = ["stoker.launch.torchx:app", "--run", "run.yaml", f"data.path={books}", *where]
+        cfg = f"queue={namespace.name},namespace={namespace.name}"
+        handle = torchx(
+            "run", "-s", "kubernetes", "--workspace", "", "-cfg", cfg, *component, "data.tokenizer.train=300"
+        )
+        name = handle.strip().rpartition(":")[2]
+        end = time.monotonic() + PATIENCE
+        while (told := stoker("why", name))["id"] != "queue-over-capacity":
+            assert time.monotonic() < end, told
+            time.sleep(1)
+        assert stoker("status", name)["why"]["id"] == "queue-over-capacity"
+        stoker("stop", name)
+    finally:
+        lab.kubectl("delete", "queue", namespace.name, "--wait=false", check=False)
 
 
 def torchx(*words: str) -> str:

@@ -27,7 +27,17 @@ from stoker.observe.rules import findings
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec.load import load
 
+HUB = (
+    "pull access denied, repository does not exist or may require authorization: server message: "
+    "insufficient_scope: authorization failed"
+)
+GHCR = "failed to authorize: failed to fetch anonymous token: unexpected status from GET request: 403 Forbidden"
+BASIC = (
+    "pull access denied, repository does not exist or may require authorization: authorization failed: "
+    "no basic auth credentials"
+)
 SERVER = Path(__file__).with_name("cluster_server.py")
+SECRET = "Unable to retrieve some image pull secrets (opener); attempting to pull the image may not succeed."
 AGAIN = "stoker stop demo && stoker launch demo"
 KUBECTL = {"kubectl": "kubectl --context c -n team", "anywhere": "kubectl --context c", "namespace": "team"}
 WAITING = RunFact(run="demo", state="waiting", again=AGAIN, away=True, kind="Job", object="jobs.batch/demo", **KUBECTL)
@@ -102,8 +112,8 @@ def pods(**fields: Any) -> dict[str, Any]:
     return {"pods": (PodFact(pod="demo-0", **fields),)}
 
 
-def event(reason: str, said: str, about: str = "Pod") -> dict[str, Any]:
-    return {"events": (EventFact(about=about, name="demo-0", reason=reason, said=said),)}
+def event(reason: str, said: str, about: str = "Pod", waiting: str = "") -> dict[str, Any]:
+    return {"events": (EventFact(about=about, name="demo-0", reason=reason, said=said, waiting=waiting),)}
 
 
 @pytest.mark.parametrize(
@@ -135,9 +145,15 @@ def event(reason: str, said: str, about: str = "Pod") -> dict[str, Any]:
         (pods(phase="Pending", seen=False, waited=30.0, scheduler="volcano"), "no-scheduler"),
         (pods(phase="Pending", waiting="ImagePullBackOff", said="401 Unauthorized"), "image-not-allowed"),
         (pods(phase="Pending", waiting="ImagePullBackOff", said="pull access denied"), "image-not-allowed"),
-        (pods(phase="Pending", waiting="ErrImagePull", said="img: not found"), "image-not-found"),
+        (pods(phase="Pending", waiting="ErrImagePull", said=HUB), "image-not-found-or-not-allowed"),
+        (pods(phase="Pending", waiting="ErrImagePull", said=GHCR), "image-not-found-or-not-allowed"),
+        (pods(phase="Pending", waiting="ErrImagePull", said=BASIC), "image-not-allowed"),
+        (pods(phase="Pending", waiting="ErrImagePull", said="r/img:401: not found"), "image-not-found"),
         (pods(phase="Pending", waiting="ErrImagePull", said="lookup r: no such host"), "registry-unreachable"),
         (pods(said="exec /usr/bin/python3: exec format error"), "image-platform"),
+        (event("FailedToRetrieveImagePullSecret", SECRET, waiting="ImagePullBackOff"), "pull-secret-missing"),
+        (event("FailedToRetrieveImagePullSecret", SECRET, waiting="ContainerCreating"), None),
+        (event("FailedMount", 'secret "s" not found'), "mount-missing-secret"),
         (event("FailedMount", 'MountVolume.SetUp failed for volume "v" : mount failed: exit 32'), "mount-failed"),
         (event("FailedAttachVolume", 'Multi-Attach error for volume "v"'), "volume-attached-elsewhere"),
         (event("FailedCreatePodSandBox", "failed to set up network"), "network-not-ready"),
@@ -186,6 +202,20 @@ def test_a_run_that_is_being_stopped_is_not_in_trouble_until_a_pod_does_not_go()
     assert first(stopping, **pods(phase="Running", overdue=-60.0)) == "stopping"
     assert first(stopping, **pods(phase="Running", overdue=30.0)) == "pod-slow-to-end"
     assert first(stopping, **pods(phase="Running", overdue=30.0, held="example.com/x")) == "pod-stuck"
+    assert first(stopping, **pods(phase="Running", overdue=30.0, held="x", alive=True)) == "pod-slow-to-end"
+
+
+def test_the_finalizer_that_every_pod_of_a_job_has_holds_none() -> None:
+    held = {"finalizers": ["batch.kubernetes.io/job-tracking", "example.com/x"]}
+    assert fact(POD | {"metadata": POD["metadata"] | held}).held == "example.com/x"
+
+
+@pytest.mark.parametrize("obstacle", ["selector", "taint", "cordon", "size"])
+def test_an_autoscaler_at_its_limit_does_not_hide_what_no_node_of_its_would_change(obstacle: str) -> None:
+    said = event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached")
+    waits = pods(phase="Pending", unscheduled="0/1", obstacle=obstacle, mend="x", example="m")
+    assert first(WAITING, **said, **waits) != "autoscaler-limit"
+    assert first(WAITING, **said, **pods(phase="Pending", unscheduled="0/1", obstacle="room")) == "autoscaler-limit"
 
 
 def fact(pod: dict[str, Any], *before: dict[str, Any]) -> PodFact:

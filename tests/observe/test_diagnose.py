@@ -15,6 +15,8 @@ from stoker.rundir import DataRef, Exit, RunDir
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec, Until
+from stoker.supervise import verdict
+from stoker.supervise.crew import Death
 
 
 @pytest.fixture
@@ -80,6 +82,21 @@ def test_the_first_worker_that_failed_is_named_with_its_own_error(run: RunDir) -
     assert told(run) == "worker-failed"
     assert "worker 1 was the first to fail: KeyError: 42" in cause(run)
     assert "stoker launch" in cause(run)
+
+
+def test_the_line_that_it_died_with_counts_where_its_log_has_gone_on(run: RunDir) -> None:
+    run.log(1).write_text("loading\nup again\n")
+    run.add_event("failed", rank=1, code=1, signal=None, line="no such layer", again=True)
+    assert "worker 1 was the first to fail: no such layer" in cause(run)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_crashes_with_no_new_checkpoint_between_are_not_the_checkpoints_fault(run: RunDir, silent: bool) -> None:
+    spec = run.any_spec()
+    death = Death(rank=1, code=1, signal=None, line="KeyError: 42", said="")
+    run.add_event("failed", rank=1, code=1, signal=None, line="KeyError: 42", again=False)
+    run.write_exit(verdict.silenced(run, times=3) if silent else verdict.failed(run, spec, death, code=3, times=3))
+    assert told(run) == "worker-failed"
 
 
 def test_a_crash_that_it_got_over_is_forgotten(held: RunDir) -> None:
@@ -176,6 +193,8 @@ def test_a_disk_that_is_full_is_told(run: RunDir, tmp_path: Path) -> None:
         full = RunDir(disk / "tale")
         full.create(run.any_spec(), None)
         assert told(full) == "disk-full"
+        full.write_exit(Exit(state="done", code=0, step=100, reason="all steps are done"))
+        assert told(full) is None
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
 

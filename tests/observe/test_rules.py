@@ -1,6 +1,7 @@
 """The rules are data that is checked when it is read: they speak of what there is, and the deeper cause comes first."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
@@ -20,7 +21,7 @@ def test_every_rule_is_sound_and_has_a_name_of_its_own() -> None:
 
 
 def test_every_remedy_says_what_to_do() -> None:
-    words = re.compile(r"\{again\}|\{advice\}|\{install\}|kubectl|anywhere|stoker |[Ww]ait|Have ")
+    words = re.compile(r"\{again\}|\{advice\}|\{install\}|\{resume\}|kubectl|anywhere|stoker |[Ww]ait|Have ")
     assert not [rule.id for rule in rules() if not words.search(rule.remedy)]
 
 
@@ -42,11 +43,33 @@ def test_a_rule_that_makes_no_sense_is_refused(change: dict[str, object], said: 
         Rule.model_validate(PLAIN | change)
 
 
+@pytest.mark.parametrize(
+    ("where", "remedy"),
+    [
+        ({"said": {"match": "no (?P<what>[^ ]+)"}}, "kubectl create {what}"),
+        ({"said": {"match": "no (?P<what>\\S+)"}}, "kubectl create {what}"),
+        ({}, "kubectl create {said}"),
+    ],
+)
+def test_what_anybody_may_have_written_is_not_to_be_typed(where: dict[str, object], remedy: str) -> None:
+    with pytest.raises(ValidationError, match="is to be typed"):
+        Rule.model_validate(PLAIN | {"where": where, "remedy": remedy})
+
+
+def test_a_message_with_a_command_in_it_does_not_get_into_a_remedy() -> None:
+    run = replace(RUN, missing=1)
+    said = 'error looking up service account team/$(rm -rf ~): serviceaccount "$(rm -rf ~)" not found'
+    event = EventFact(about="Job", name="books", reason="FailedCreate", said=said)
+    found = findings(Facts(run=run, events=(event,)))
+    assert found
+    assert not any("rm -rf" in one.remedy for one in found)
+
+
 def test_words_come_from_the_thing_the_run_and_the_groups_of_a_match() -> None:
     rule = Rule.model_validate(
         PLAIN
         | {
-            "where": {"said": {"match": 'no "(?P<what>[^"]+)"'}},
+            "where": {"said": {"match": 'no "(?P<what>[a-z]+)"'}},
             "cause": "{pod} of {run} lacks {what}{others}",
             "remedy": "Run: {again} x=1",
         }

@@ -12,13 +12,13 @@ from typing import Any
 from stoker.cli import output
 from stoker.cli.places import runs_argument
 from stoker.launch.local import Local
-from stoker.observe.diagnose import TROUBLED, as_record, diagnose
+from stoker.observe.diagnose import TROUBLED, Diagnosis, as_record, diagnose
 from stoker.observe.rules import Finding
 from stoker.observe.runs import RunRow, RunView, all_runs, find, view, view_anywhere
 from stoker.observe.runs import rows as all_rows
 from stoker.rundir import RunDir
 from stoker.spec import contract
-from stoker.spec.errors import RunFailed, UserError
+from stoker.spec.errors import RunFailed, StokerError, UserError
 
 POLL = 0.2  # seconds between two looks at the run
 WORD = 10.0  # seconds between two words of a command that waits
@@ -99,7 +99,7 @@ def status(args: argparse.Namespace) -> int:
         return contract.EXIT_DONE
     run = find(args.run, args.runs)
     one = view_anywhere(run)
-    why = diagnose(run) if one.state in TROUBLED else None
+    why = _why(run) if one.state in TROUBLED else None
     if args.json:
         print(json.dumps(asdict(one) | {"why": as_record(why) if why else None}))
         return contract.EXIT_DONE
@@ -107,6 +107,14 @@ def status(args: argparse.Namespace) -> int:
     if run.place_ref():
         print(_elsewhere().details(one))
     return contract.EXIT_DONE
+
+
+def _why(run: RunDir) -> Diagnosis | None:
+    """What is known of it is shown, whether or not anybody may see more of the cluster."""
+    try:
+        return diagnose(run, brief=True)
+    except StokerError:
+        return None
 
 
 def _details(one: RunView, why: Finding | None) -> list[tuple[str, str]]:

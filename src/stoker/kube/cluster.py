@@ -273,6 +273,11 @@ class Cluster:
         """The API groups that the server knows, beyond the first."""
         return {one["name"] for one in self._get("/apis", GROUPS)["groups"]}
 
+    def preferred(self, group: str) -> str | None:
+        """Of that API group, the one that the server prefers; None where it does not know the group."""
+        some = self._get("/apis", GROUPS)["groups"]
+        return next((one["preferredVersion"]["version"] for one in some if one["name"] == group), None)
+
     def kind(self, name: str, version: str | None = None) -> Kind:
         """Asks the server for what we do not know ourselves."""
         if version is None:

@@ -9,17 +9,30 @@ from stoker.rundir import PlaceRef
 DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 
-def claim_facts(cluster: Cluster, place: PlaceRef, pods: Sequence[Object]) -> tuple[ClaimFact, ...]:
-    """Of those that are not bound."""
+LATE = "WaitForFirstConsumer"
+
+
+def claim_facts(
+    cluster: Cluster, place: PlaceRef, pods: Sequence[Object], events: Sequence[Object]
+) -> tuple[ClaimFact, ...]:
+    """Of all, where one is not bound. `events`: the cluster's warnings, oldest first."""
     names = dict.fromkeys([place.volume, *(name for pod in pods for name in _claims(pod))])
-    found = {name: cluster.get("PersistentVolumeClaim", name) for name in names}
+    try:
+        found = {name: cluster.get("PersistentVolumeClaim", name) for name in names}
+    except Forbidden:
+        return ()  # nobody may see them: what the scheduler says of the pods is all there is
     if all(claim and claim.get("status", {}).get("phase") == "Bound" for claim in found.values()):
         return ()
     classes = _classes(cluster)
-    return tuple(_fact(name, claim, classes) for name, claim in found.items())
+    said = {
+        one["involvedObject"].get("name", ""): " ".join((one.get("message") or "").split())
+        for one in events
+        if one["involvedObject"].get("kind") == "PersistentVolumeClaim"
+    }
+    return tuple(_fact(name, claim, classes, said.get(name, "")) for name, claim in found.items())
 
 
-def _fact(name: str, claim: Object | None, classes: list[Object] | None) -> ClaimFact:
+def _fact(name: str, claim: Object | None, classes: list[Object] | None, said: str) -> ClaimFact:
     if claim is None:
         return ClaimFact(claim=name, state="missing")
     wanted = claim["spec"].get("storageClassName")
@@ -37,6 +50,8 @@ def _fact(name: str, claim: Object | None, classes: list[Object] | None) -> Clai
         storage_class=wanted,
         class_state=state,
         classes=", ".join(known or []),
+        late=any(one["metadata"]["name"] == wanted and one.get("volumeBindingMode") == LATE for one in classes or []),
+        said=said,
     )
 
 

@@ -1,6 +1,5 @@
 """What a cluster knows of a run in trouble: few requests, most of them at once, for a thousand pods as for one."""
 
-import json
 import re
 import shlex
 import time
@@ -15,7 +14,9 @@ from stoker.launch.check_kube import CONTROLLERS
 from stoker.launch.inventory import Machine, machine
 from stoker.launch.jobs import JobKind, JobState, job_kind
 from stoker.observe.claim_facts import claim_facts
-from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RunFact
+from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RecordFact, RunFact
+from stoker.observe.job_facts import blame, kueue, pod_spec, suspension, wanted
+from stoker.observe.launch_words import words
 from stoker.observe.link_facts import link_facts
 from stoker.observe.pod_facts import Newest, bare, ended_at, newest, pod_fact
 from stoker.observe.pods import seconds
@@ -28,11 +29,11 @@ from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
 ENDED = ("done", "failed")
-HURRY = 5.0  # seconds that the records may take where something is known without them
+HURRY = 4.0  # seconds that the records may take where something is known without them
 PATIENCE = 30.0  # the same where nothing is
 TRIED = 3  # pods that failed whose logs are read, the first of them first
 LAST = 50  # lines of each
-LINGER = 5.0  # seconds that a pod is watched which is started again and again
+LINGER = 3.0  # seconds that a pod is watched which is started again and again
 SHORT = re.compile(r"insufficient|overused")
 HOOK = re.compile(r'failed calling webhook "([^"]+)": (.*)')
 HOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
@@ -51,27 +52,43 @@ class _Seen:
     namespace: Object | None
 
 
-def gather(run: RunDir, cluster: Cluster | None = None) -> Facts:
+def gather(run: RunDir, cluster: Cluster | None = None, *, brief: bool = False) -> Facts:
+    """`brief`: what somebody has read of its records already will do, and nothing is waited for."""
     place = run.place_ref()
     assert place is not None, "a run that lives here has no cluster"
     cluster = cluster or connect(place.context, place.namespace)
-    kind = job_kind(place.job)
+    kind, on = job_kind(place.job), run.any_spec().on
     seen = _look(cluster, place)
+    seen = replace(seen, pods=_within(seen.pods, kind, wanted(seen.job, on.nodes.most)))
     state = _state(kind, seen) if seen.job else None
-    now = time.time()
-    some = newest(seen.pods or _imagined(kind, place, seen), kind.node)
-    if state and state.state == "restarting" and not any(ended_at(pod, kind.CONTAINER) for pod in seen.pods):
+    some = newest(seen.pods or _imagined(place, seen), kind.node)
+    again = state is not None and state.state == "restarting"
+    if again and not brief and not any(ended_at(pod, kind.CONTAINER) for pod in seen.pods):
         some = _with_an_ending(cluster, place, kind, some)
-    fact = partial(pod_fact, container=kind.CONTAINER, now=now, machines=seen.machines)
+    fact = partial(pod_fact, container=kind.CONTAINER, now=time.time(), machines=seen.machines, on=on)
     pods = [fact(one, old, node=kind.node(one)) for one, old in some]
     ended = state is None or state.state in ENDED
-    asked = Asked(run, place, cluster, ended=ended) if _has_run(seen, ended=ended) else None
-    facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, kind.CONTAINER, pods, seen.pods))
+    read = _read_before(run) if brief and ended else None
+    asked = Asked(run, place, cluster, ended=ended) if not read and _has_run(seen, ended=ended) else None
+    facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, kind.CONTAINER, pods, some))
     if asked is None:
-        return facts
-    record, unread = asked.wait(HURRY if findings(facts) else PATIENCE)
+        return replace(facts, record=read)
+    record, unread = asked.wait(HURRY if brief or findings(facts) else PATIENCE)
     known = replace(facts, record=record, unread=unread)
     return replace(known, links=link_facts(cluster, kind.CONTAINER, known)) if record and record.waits_for else known
+
+
+def _within(pods: list[Object], kind: JobKind, number: int) -> list[Object]:
+    """Without those that a job which has become smaller lets go."""
+    return [pod for pod in pods if (kind.node(pod) or 0) < number]
+
+
+def _read_before(run: RunDir) -> RecordFact | None:
+    """How it ended, as `status` has read it."""
+    view = (run.seen() or {}).get("view") or {}
+    if view.get("state") not in ("done", "failed", "paused"):
+        return None
+    return RecordFact(reason=view["reason"], advice=view["remedy"]) if view["state"] == "failed" else RecordFact()
 
 
 def _look(cluster: Cluster, place: PlaceRef) -> _Seen:
@@ -79,7 +96,7 @@ def _look(cluster: Cluster, place: PlaceRef) -> _Seen:
     with ThreadPoolExecutor(8) as pool:
         job = pool.submit(cluster.get, kind, place.run)
         pods = pool.submit(lambda: list(map(_slim, cluster.list("Pod", labels={contract.LABEL_RUN: place.run}))))
-        warned = pool.submit(lambda: list(cluster.list("Event", fields={"type": "Warning"})))
+        warned = pool.submit(_all, cluster, "Event", fields={"type": "Warning"})
         told = [
             pool.submit(_all, cluster, "Event", fields=one)
             for one in (
@@ -109,7 +126,7 @@ def _facts(
         run=about,
         pods=tuple(_with_events(pods, events)),
         events=events,
-        claims=claim_facts(cluster, place, seen.pods) if waits else (),
+        claims=claim_facts(cluster, place, seen.pods, sorted(seen.events, key=_moment)) if waits else (),
         controllers=tuple(_controllers(cluster, place)) if about.missing or not all(pod.seen for pod in pods) else (),
         queues=queue_facts(cluster, place, seen.job) if about.suspended or about.missing or waits else (),
         hooks=tuple(_hooks(cluster, events)),
@@ -117,56 +134,61 @@ def _facts(
 
 
 def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: JobState | None) -> RunFact:
-    kind, word = job_kind(place.job), command_word(run)
+    kind, word, on = job_kind(place.job), command_word(run), run.any_spec().on
     now = state.state if state else _last_known(run)
     served = seen.job is not None or all(cluster.serves(name) for name in kind.NEEDS)
     alive = state is not None and state.state not in ENDED
     never = state is not None and state.state == "failed" and not seen.pods  # it was given up before it had any
-    suspended, resume = _suspension(seen.job)
-    reason, complaint = _blame(seen.job)
+    reason, complaint = blame(seen.job)
     if state and state.state == "failed":
         complaint = complaint or state.reason
     flag = f" --context {shlex.quote(place.context)}" if place.context else ""
-    wanted = run.any_spec().on.nodes.most
+    kubectl = f"kubectl{flag} -n {place.namespace}"
     there = cluster.kind(kind.KIND)
+    object = f"{there.plural}{f'.{there.group}' if there.group else ''}/{place.run}"
+    suspended, resume = suspension(seen.job, kubectl, object)
+    nodes = wanted(seen.job, on.nodes.most)
     return RunFact(
         run=word,
         state=now,
         away=True,
         again=f"stoker stop {word} && stoker launch {word}" if alive else f"stoker launch {word}",
-        kubectl=f"kubectl{flag} -n {place.namespace}",
+        kubectl=kubectl,
         anywhere=f"kubectl{flag}",
         namespace=place.namespace,
         ending=bool(seen.namespace and seen.namespace["metadata"].get("deletionTimestamp")),
         kind=kind.KIND,
-        object=f"{there.plural}{f'.{there.group}' if there.group else ''}/{place.run}",
+        object=object,
         served=served,
         install=kind.INSTALL,
         there=seen.job is not None,
-        leaving=bool(state and state.state == "stopping"),
+        leaving=state is not None and state.state == "stopping" and not suspended,
         suspended=suspended,
         resume=resume,
+        queue=kueue(seen.job),
         blamed=reason,
         complaint=complaint,
-        missing=max(0, wanted - len(newest(seen.pods, kind.node))) if (alive or never) and not suspended else 0,
-        nodes=wanted,
+        missing=max(0, nodes - len(newest(seen.pods, kind.node))) if (alive or never) and not suspended else 0,
+        nodes=nodes,
         volume=place.volume,
         image=place.image,
+        **words(on),
     )
 
 
-def _imagined(kind: JobKind, place: PlaceRef, seen: _Seen) -> list[Object]:
+def _imagined(place: PlaceRef, seen: _Seen) -> list[Object]:
     """Volcano makes no pod before there is room for all: what it says of them together is as good as of the first."""
     groups = [one for one in seen.events if one["involvedObject"].get("kind") == "PodGroup"]
     ours = [one for one in groups if one["involvedObject"].get("name", "").startswith(f"{place.run}-")]
     ours = [one for one in ours if SHORT.search(one.get("message") or "")]
-    if not ours or seen.job is None:
+    spec = pod_spec(seen.job) if seen.job else None
+    if not ours or seen.job is None or spec is None:
         return []
     said = max(ours, key=_moment).get("message") or ""
     condition = {"type": "PodScheduled", "status": "False", "message": said}
     meta = {"name": f"{place.run}-0", "creationTimestamp": seen.job["metadata"]["creationTimestamp"]}
     status = {"phase": "Pending", "conditions": [condition]}
-    return [{"metadata": meta, "spec": kind.template([seen.job])["spec"], "status": status}]
+    return [{"metadata": meta, "spec": spec, "status": status}]
 
 
 def _with_an_ending(cluster: Cluster, place: PlaceRef, kind: JobKind, some: Newest) -> Newest:
@@ -205,22 +227,6 @@ def _last_known(run: RunDir) -> str:
     return state if state in ("done", "failed", "paused") else "interrupted"
 
 
-def _suspension(job: Object | None) -> tuple[bool, str]:
-    spec = (job or {}).get("spec") or {}
-    if spec.get("suspend"):
-        return True, json.dumps({"spec": {"suspend": False}})
-    if (spec.get("runPolicy") or {}).get("suspend"):
-        return True, json.dumps({"spec": {"runPolicy": {"suspend": False}}})
-    return False, ""
-
-
-def _blame(job: Object | None) -> tuple[str, str]:
-    for condition in ((job or {}).get("status") or {}).get("conditions") or []:
-        if condition.get("status") == "True" and condition.get("type") in ("Failed", "FailureTarget"):
-            return condition.get("reason") or "", condition.get("message") or ""
-    return "", ""
-
-
 def _has_run(seen: _Seen, *, ended: bool) -> bool:
     """Some container has started, so that there may be records; or all of them are gone."""
     if seen.job is None or (seen.namespace and seen.namespace["metadata"].get("deletionTimestamp")):
@@ -234,17 +240,18 @@ def _has_run(seen: _Seen, *, ended: bool) -> bool:
 
 def _events(found: Sequence[Object], about: RunFact, place: PlaceRef, pods: list[PodFact]) -> Iterator[EventFact]:
     """Those that still matter, newest first."""
-    waiting = {pod.pod for pod in pods if pod.phase == "Pending"}
+    waiting = {pod.pod: pod.waiting for pod in pods if pod.phase == "Pending"}
     names = {pod.pod for pod in pods}
     for one in sorted(found, key=_moment, reverse=True):
         kind, name = one["involvedObject"].get("kind", ""), one["involvedObject"].get("name", "")
-        ours = f"{name}-".startswith(f"{place.run}-") or kind == "PersistentVolumeClaim"
+        ours = f"{name}-".startswith(f"{place.run}-")
         if not ours or (kind == "Pod" and name not in waiting) or (kind != "Pod" and name in names):
             continue
-        if kind not in ("Pod", "PersistentVolumeClaim") and not about.missing and not waiting:
+        if kind != "Pod" and not about.missing and not waiting:
             continue
         said = " ".join((one.get("message") or "").split())
-        yield EventFact(about=kind, name=name, reason=one.get("reason") or "", said=said)
+        why = waiting.get(name, "") if kind == "Pod" else ""
+        yield EventFact(about=kind, name=name, reason=one.get("reason") or "", said=said, waiting=why)
 
 
 def _moment(event: Object) -> float:
@@ -264,15 +271,15 @@ def _with_events(pods: list[PodFact], events: Sequence[EventFact]) -> Iterator[P
         yield replace(pod, said=f"{pod.said} {more}".strip()) if more else pod
 
 
-def _first_to_fail(cluster: Cluster, container: str, pods: list[PodFact], objects: Sequence[Object]) -> list[PodFact]:
+def _first_to_fail(cluster: Cluster, container: str, pods: list[PodFact], objects: Newest) -> list[PodFact]:
     """Says of the first that failed by itself what it complained of. Who says that its peers are gone is a victim."""
-    times = {one["metadata"]["name"]: ended_at(one, container) for one in objects}
-    failed = sorted((pod for pod in pods if pod.ended and pod.code is not None), key=lambda pod: times[pod.pod] or "~")
-    words = {pod.pod: _last_words(cluster, pod.pod, container) for pod in failed[:TRIED]}
-    culprit = next((pod for pod in failed[:TRIED] if not BEREFT.search(words[pod.pod])), failed[0] if failed else None)
+    times = {one["metadata"]["name"]: ended_at(one, container) for now, old in objects for one in (now, *old)}
+    failed = sorted((pod for pod in pods if pod.ended and pod.code is not None), key=lambda pod: times[pod.fell] or "~")
+    words = {pod.fell: _last_words(cluster, pod.fell, container) for pod in failed[:TRIED]}
+    culprit = next((pod for pod in failed[:TRIED] if not BEREFT.search(words[pod.fell])), failed[0] if failed else None)
     if culprit is None:
         return pods
-    return [replace(pod, first=True, words=words[pod.pod]) if pod is culprit else pod for pod in pods]
+    return [replace(pod, first=True, words=words[pod.fell]) if pod is culprit else pod for pod in pods]
 
 
 def _last_words(cluster: Cluster, pod: str, container: str) -> str:

@@ -23,8 +23,9 @@ class Diagnosis:
     """Why what the run has written down could not be read."""
 
 
-def diagnose(run: RunDir) -> Diagnosis:
-    facts = gather(run)
+def diagnose(run: RunDir, *, brief: bool = False) -> Diagnosis:
+    """`brief`: of a run elsewhere, with what somebody has read of its records already."""
+    facts = gather(run, brief=brief)
     return Diagnosis(state=facts.run.state, causes=findings(facts), unread=facts.unread)
 
 
@@ -35,10 +36,10 @@ def as_record(found: Diagnosis) -> Record:
     return first | {"others": others, "unread": found.unread}
 
 
-def gather(run: RunDir) -> Facts:
+def gather(run: RunDir, *, brief: bool = False) -> Facts:
     place = run.place_ref()
     if place:
         elsewhere: Any = importlib.import_module(ELSEWHERE[place.kind])
-        found: Facts = elsewhere.gather(run)
+        found: Facts = elsewhere.gather(run, brief=brief)
         return found
     return Facts(run=run_fact(run), record=record_fact(run))

@@ -37,7 +37,9 @@ class RunFact:
     """It is being deleted."""
     suspended: bool = False
     resume: str = ""
-    """The patch that lets a suspended one go on."""
+    """The command that lets a suspended one go on."""
+    queue: str = ""
+    """Kueue's, which suspends it until there is room."""
     blamed: str = ""
     """The reason that the job itself gives for its failure."""
     complaint: str = ""
@@ -47,6 +49,14 @@ class RunFact:
     nodes: int = 1
     volume: str = ""
     image: str = ""
+    opened: str = ""
+    """Words for `launch`: its image secrets, and one more called NAME."""
+    pulled: str = ""
+    """The same: on.pod, without an imagePullPolicy."""
+    demoted: str = ""
+    """The same: on.pod, with a user that is not root."""
+    processors: str = ""
+    """The same: on.selectors, with nodes of the processors ARCH."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +118,8 @@ class PodFact:
     """ready, lost (not ready, or not heard of) or gone."""
     image: str = ""
     phase: str = ""
+    alive: bool = False
+    """One of its containers runs."""
     up: float = 0.0
     """Seconds that it runs."""
     waited: float = 0.0
@@ -118,14 +130,14 @@ class PodFact:
     seen: bool = True
     """A scheduler has looked at it."""
     obstacle: str = ""
-    """What keeps it from every node: selector, taint, cordon, size, room."""
+    """What keeps it from every node: selector, avoided, taint, cordon, sick, size, room."""
     lacks: str = ""
     """The label, the taint or the resource that it is about."""
     asked: str = ""
     most: str = ""
     """How much of that the largest node has."""
     mend: str = ""
-    """Words for `stoker launch` that make it fit."""
+    """Words for `stoker launch` that make it fit; for a label that the run names itself, those for `kubectl label`."""
     example: str = ""
     """A node that it is about."""
     waiting: str = ""
@@ -134,6 +146,8 @@ class PodFact:
     ended: str = ""
     """How its container ended, or that of the pod before it, when this one has not come further yet."""
     code: int | None = None
+    fell: str = ""
+    """The pod that ended so: this one, or the one before it."""
     limit: str = ""
     """Of its memory."""
     more: str = ""
@@ -144,7 +158,7 @@ class PodFact:
     overdue: float | None = None
     """Seconds after which it should have been gone; before that they are negative."""
     held: str = ""
-    """What keeps it from going."""
+    """Finalizers that keep it from going; not that of the job, which takes it away by itself."""
     first: bool = False
     """Of those that failed it was the first, and not for another's sake."""
     words: str = ""
@@ -160,6 +174,8 @@ class EventFact:
     name: str
     reason: str
     said: str
+    waiting: str = ""
+    """Why the container of the pod that it is about does not start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +189,10 @@ class ClaimFact:
     """there, missing, or none: neither the claim nor the cluster names one."""
     classes: str = ""
     """Those that are there."""
+    late: bool = False
+    """Its class binds it only once a node is found for a pod that names it."""
+    said: str = ""
+    """What its provisioner complains of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,10 +9,12 @@ from stoker.launch.inventory import Machine, quantity
 from stoker.observe.facts import UNKNOWN, PodFact
 from stoker.observe.obstacles import amount, obstacle
 from stoker.observe.pods import seconds
+from stoker.spec.on import On
 
 Object = dict[str, Any]
 Newest = list[tuple[Object, list[Object]]]
 """The newest pod of each node, and those before it, newest first."""
+TRACKING = "batch.kubernetes.io/job-tracking"  # a finalizer that every pod of a Job has until it was counted
 STEADY = 120.0  # seconds after which a pod is taken to have got over what ended the one before it
 
 
@@ -36,6 +38,7 @@ def pod_fact(
     container: str,
     now: float,
     machines: Mapping[str, Machine] | None,
+    on: On | None = None,
 ) -> PodFact:
     """`container`: the one with the supervisor; `machines`: all of the cluster, None where nobody may see them."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
@@ -46,7 +49,8 @@ def pod_fact(
     conditions = {one["type"]: one for one in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled", {})
     stands_in = before[0] if before and up < STEADY else None
-    ended = _ended(ours) or (_ended(_container(stands_in, container)) if stands_in else {})
+    own = _ended(ours)
+    ended = own or (_ended(_container(stands_in, container)) if stands_in else {})
     struck = stands_in if stands_in and not status.get("reason") else pod
     fact = PodFact(
         pod=meta["name"],
@@ -55,6 +59,7 @@ def pod_fact(
         machine_state=_machine(spec.get("nodeName", ""), machines),
         image=_spec(pod, container).get("image", ""),
         phase=status.get("phase", ""),
+        alive=any(_part(one, "running") for one in status.get("containerStatuses") or []),
         up=up,
         waited=now - (seconds(meta.get("creationTimestamp")) or now),
         unscheduled=scheduled.get("message") or "" if scheduled.get("status") == "False" else "",
@@ -64,16 +69,17 @@ def pod_fact(
         said=waiting.get("message") or _told(struck) or ended.get("message") or "",
         ended=ended.get("reason") or ("Error" if ended.get("exitCode") else ""),
         code=ended.get("exitCode"),
+        fell=(stands_in or pod)["metadata"]["name"] if ended and not own else meta["name"],
         reason=struck.get("status", {}).get("reason") or "",
         disrupted=_disrupted(conditions) or (_disrupted(_conditions(stands_in)) if stands_in else ""),
         overdue=_overdue(meta, now),
-        held=", ".join(meta.get("finalizers") or []),
+        held=", ".join(one for one in meta.get("finalizers") or [] if one != TRACKING),
         **_memory(_spec(pod, container), machines),
     )
     if not fact.unscheduled:
         return fact
     known = None if machines is None else list(machines.values())
-    return replace(fact, **asdict(obstacle(pod, fact.unscheduled, known)))
+    return replace(fact, **asdict(obstacle(pod, fact.unscheduled, known, on)))
 
 
 def ended_at(pod: Object, container: str) -> str:

@@ -1,19 +1,18 @@
 """The queue that a run waits in: Volcano's, or Kueue's."""
 
-from stoker.kube import Cluster, Forbidden, Object, Refused
+from stoker.kube import Cluster, Forbidden, Object
 from stoker.observe.facts import QueueFact
+from stoker.observe.job_facts import kueue
 from stoker.rundir import PlaceRef
 
-KUEUE = "kueue.x-k8s.io/v1beta1"
-KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-VOLCANO = "scheduling.volcano.sh/v1beta1"
+KUEUE = "kueue.x-k8s.io"
 
 
 def queue_facts(cluster: Cluster, place: PlaceRef, job: Object | None) -> tuple[QueueFact, ...]:
     if job is None:
         return ()
     try:
-        if name := (job["metadata"].get("labels") or {}).get(KUEUE_LABEL):
+        if name := kueue(job):
             return (_of_kueue(cluster, place, name),)
         if name := job["spec"].get("queue"):
             return (_of_volcano(cluster, name),)
@@ -23,7 +22,7 @@ def queue_facts(cluster: Cluster, place: PlaceRef, job: Object | None) -> tuple[
 
 
 def _of_volcano(cluster: Cluster, name: str) -> QueueFact:
-    if not _knows(cluster, "Queue", VOLCANO):
+    if not cluster.serves("Queue"):
         return QueueFact(queue=name, state="none")
     found = cluster.get("Queue", name)
     if found is None:
@@ -33,13 +32,14 @@ def _of_volcano(cluster: Cluster, name: str) -> QueueFact:
 
 
 def _of_kueue(cluster: Cluster, place: PlaceRef, name: str) -> QueueFact:
-    if not _knows(cluster, "Workload", KUEUE):
+    version = cluster.preferred(KUEUE)
+    if version is None:
         return QueueFact(queue=name, state="none")
-    _knows(cluster, "LocalQueue", KUEUE)
-    if cluster.get("LocalQueue", name) is None:
-        known = ", ".join(one["metadata"]["name"] for one in cluster.list("LocalQueue", limit=10))
+    queues, workloads = (cluster.kind(kind, f"{KUEUE}/{version}").key for kind in ("LocalQueue", "Workload"))
+    if cluster.get(queues, name) is None:
+        known = ", ".join(one["metadata"]["name"] for one in cluster.list(queues, limit=10))
         return QueueFact(queue=name, state="missing", known=known)
-    for workload in cluster.list("Workload"):
+    for workload in cluster.list(workloads):
         owners = workload["metadata"].get("ownerReferences") or []
         if not any(owner["name"] == place.run for owner in owners):
             continue
@@ -51,13 +51,3 @@ def _of_kueue(cluster: Cluster, place: PlaceRef, name: str) -> QueueFact:
                 stopped = "inactive" in said or "stopped" in said
                 return QueueFact(queue=name, state="Closed" if stopped else "full", said=said)
     return QueueFact(queue=name, state="Open")
-
-
-def _knows(cluster: Cluster, kind: str, version: str) -> bool:
-    try:
-        cluster.kind(kind, version)
-    except Forbidden:
-        raise
-    except Refused:
-        return False
-    return True

@@ -62,10 +62,10 @@ def record_fact(run: RunDir) -> RecordFact:
     )
 
 
-def error_in(lines: Sequence[str]) -> str:
-    """The last line that looks like an error; else the last that says anything."""
+def error_in(lines: Sequence[str], otherwise: str = "") -> str:
+    """The last line that looks like an error; else what is known `otherwise`, or the last that says anything."""
     said = [line.strip() for line in lines if line.strip()]
-    return next((line for line in reversed(said) if ERROR.match(line)), said[-1] if said else "")
+    return next((line for line in reversed(said) if ERROR.match(line)), otherwise or (said[-1] if said else ""))
 
 
 def _crash(run: RunDir, events: list[Record], logged: list[Record]) -> dict[str, Any]:
@@ -84,18 +84,19 @@ def _crash(run: RunDir, events: list[Record], logged: list[Record]) -> dict[str,
         "failing": True,
         "rank": rank,
         "signal": last.get("signal") or "",
-        "error": _error(run, rank) or last.get("line") or "",
+        "error": _error(run, rank, last.get("line") or ""),
         "crashes": sum(event["time"] > saved for event in failed),
     }
 
 
-def _error(run: RunDir, rank: int | None) -> str:
+def _error(run: RunDir, rank: int | None, line: str) -> str:
+    """`line`: the last before it died. What its log has now may be of the worker after it."""
     if rank is None:
-        return ""
+        return line
     try:
-        return error_in(last_lines(run.log(rank), HINDMOST))
+        return error_in(last_lines(run.log(rank), HINDMOST), line)
     except OSError:
-        return ""
+        return line
 
 
 def _waiting(events: list[Record], logged: list[Record]) -> dict[str, Any]:

@@ -37,6 +37,11 @@ SUBJECTS: dict[str, type] = {
     "link": LinkFact,
 }
 LONGEST = 300  # characters of what somebody else said, in a line of ours
+FREE = {"said", "error", "reason", "words", "unscheduled", "complaint", "unsaved", "damaged"}
+"""Fields that hold what anybody may have written: none of that is to be typed."""
+WHOLE = {"again", "resume", "mend", "opened", "pulled", "demoted", "processors", "advice"}
+"""Fields that hold what is to be typed: a part of that is of no use."""
+PLAIN = re.compile(r"\[a-z0-9[./:_-]*\]\+|\w+(?:\|\w+)*")  # what a group may match that is to be typed
 
 
 def _compiled(text: str) -> str:
@@ -107,6 +112,20 @@ class Rule(_Strict):
             raise ValueError(f"nobody knows what {min(unknown)} is")
         return self
 
+    @model_validator(mode="after")
+    def _has_nothing_typed_that_anybody_wrote(self) -> Self:
+        """A remedy is pasted into a shell, and a message may hold a command."""
+        typed = {part[1] for part in string.Formatter().parse(self.remedy) if part[1]}
+        given = [one.match for one in self.where.values() if isinstance(one, Test) and one.match]
+        groups = {group: match for match in given for group in re.compile(match).groupindex}
+        for name in sorted(typed & set(groups)):
+            body = groups[name].partition(f"(?P<{name}>")[2].partition(")")[0]
+            if not PLAIN.fullmatch(body):
+                raise ValueError(f"{name} is to be typed, and may match more than a name")
+        if loose := (typed & FREE) - set(groups):
+            raise ValueError(f"{min(loose)} is to be typed, and anybody may have written it")
+        return self
+
 
 class Finding(_Strict):
     """A rule that fits."""
@@ -137,7 +156,7 @@ def _finding(rule: Rule, facts: Facts) -> Finding | None:
         return None
     thing, groups = fitting[0]
     words = _values(facts.run) | _values(thing) | groups | {"others": _others(len(fitting) - 1)}
-    shown = {key: _word(value) for key, value in words.items()} | {"others": words["others"]}
+    shown = {key: _word(value, whole=key in WHOLE) for key, value in words.items()} | {"others": words["others"]}
     return Finding(
         id=rule.id,
         cause=_line(rule.cause.format_map(shown)),
@@ -185,11 +204,11 @@ def _groups(test: Test) -> Iterable[str]:
     return re.compile(test.match).groupindex if test.match else ()
 
 
-def _word(value: object) -> str:
+def _word(value: object, *, whole: bool) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"
     text = " ".join(str("" if value is None else value).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if whole or len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _others(number: int) -> str:
