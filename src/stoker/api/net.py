@@ -45,7 +45,7 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
             f"the workers of run '{run.name}' use its GPUs now",
             remedy=f"Stop it first with: stoker stop {run.name}; or try other nodes with --nodes N",
         )
-    return _look(cluster, live, spec, image=place.image, live=True)
+    return _look(cluster, live, spec, image=place.image, container=job_kind(place.job).CONTAINER, live=True)
 
 
 def between_nodes(spec: AnySpec, *, nodes: int | None, gpus: bool, progress: Building = lambda *_: None) -> Survey:
@@ -72,18 +72,25 @@ def _with_pods(cluster: Cluster, spec: AnySpec, *, name: str, image: str, nodes:
         raise UserError("the preflight is for GPUs, and these are Neuron devices", remedy="Leave --gpus out")
     fixed = spec.model_copy(update={"on": spec.on.model_copy(update={"nodes": Nodes(str(nodes))})})
     with made(cluster, fixed, name=name, image=image, gpus=gpus) as pods:
-        return _look(cluster, pods, fixed, image=image, live=False, gpus=gpus)
+        return _look(cluster, pods, fixed, image=image, container=contract.CONTAINER, live=False, gpus=gpus)
 
 
 def _look(
-    cluster: Cluster, pods: Sequence[Object], spec: AnySpec, *, image: str, live: bool, gpus: bool = False
+    cluster: Cluster,
+    pods: Sequence[Object],
+    spec: AnySpec,
+    *,
+    image: str,
+    container: str,
+    live: bool,
+    gpus: bool = False,
 ) -> Survey:
     asked = pods[:: -(-len(pods) // MOST)]
     wanted = needs(spec, "net")
     with ExitStack() as stack:
         agents = []
         for site in sites(asked, headless(cluster)):
-            stream = Execution(cluster, site.pod, ARGV, container=contract.CONTAINER, image=image)
+            stream = Execution(cluster, site.pod, ARGV, container=container, image=image)
             stack.callback(stream.close)
             agents.append(Agent(site, stream))
         return conduct(
