@@ -89,6 +89,7 @@ def test_the_pods_of_a_trainjob_are_asked_too(stoker: Stoker, run: str) -> None:
 def test_each_fault_between_the_pods_of_a_run_is_found_and_its_workers_are_seen(
     stoker: Stoker, run: str, namespace
 ) -> None:
+    """The slow link is one of `tc tbf`, which bounds its rate: the kernel that the lab runs on has no netem."""
     used = stoker("top", run)
     assert (used["name"], used["state"], used["unread"]) == (run, "running", {})
     assert [one["rank"] for one in used["workers"]] == [0, 1, 2, 3]
