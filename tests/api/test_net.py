@@ -13,6 +13,7 @@ import yaml
 
 from stoker.api.net import between_nodes_of
 from stoker.launch.jobs import KINDS, job_kind
+from stoker.launch.probe.pods import MOST
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec.load import load
 
@@ -89,3 +90,17 @@ def test_the_supervisors_container_is_asked_whatever_its_kind_calls_it(
     survey = between_nodes_of(launched(tmp_path, job), nodes=None, gpus=False)
     assert api.asked == [job_kind(job).CONTAINER] * 2
     assert set(survey.lost) == {"demo-0", "demo-1"}
+
+
+@pytest.mark.usefixtures("api")
+def test_what_a_remedy_has_to_name_is_the_runs_own(tmp_path: Path) -> None:
+    place = between_nodes_of(launched(tmp_path, "job", "on.avoid=[n-7]"), nodes=None, gpus=False).place
+    assert (place.run, place.avoid) == ("demo", ("n-7",))
+    assert place.again == "stoker stop demo && stoker launch demo"
+    assert (place.kubectl, place.anywhere) == ("kubectl --context lab -n team", "kubectl --context lab")
+
+
+def test_of_very_many_pods_as_many_are_asked_as_can_be_and_no_fewer(api: type[Handler], tmp_path: Path) -> None:
+    api.pods = MOST + 1
+    survey = between_nodes_of(launched(tmp_path, "job"), nodes=None, gpus=False)
+    assert (len(survey.lost), len(api.asked), survey.nodes) == (MOST, MOST, MOST + 1)
