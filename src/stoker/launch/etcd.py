@@ -163,7 +163,7 @@ def _pod(image: str) -> Object:
 def _policy(namespace: str) -> Object:
     """It has no password: whoever reaches it may write. So only pods of its own namespace do."""
     spec = {
-        "podSelector": {"matchLabels": {"app": NAME}},
+        "podSelector": {"matchLabels": dict(LABELS)},
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": CLIENT_PORT}]}],
     }
