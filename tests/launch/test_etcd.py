@@ -57,7 +57,7 @@ def test_only_pods_of_its_namespace_reach_it_and_it_has_no_rights_on_its_node() 
     [
         ({"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}, "etcd:v9 cannot be pulled"),
         ({"state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}}, "etcd does not start"),
-        ({"state": ENDED}, "etcd ends with code 1.*logs deployment/etcd"),
+        ({"state": ENDED}, "etcd ends with code 1.*kubectl -n a logs deployment/etcd"),
         ({"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ENDED}, "etcd ends with code 1"),
     ],
 )
@@ -68,17 +68,17 @@ def test_a_server_that_will_never_answer_is_not_waited_for(state: dict, said: st
         "status": {"containerStatuses": [state]},
     }
     with pytest.raises(UserError, match=said):
-        raise stuck([pod], "etcd:v9", "training")
+        raise stuck([pod], "etcd:v9", "kubectl -n a")
     leaving = pod | {"metadata": {"name": "etcd-0", "deletionTimestamp": "2026-11-15T12:00:00Z"}}
-    assert stuck([leaving], "etcd:v9", "training") is None
-    assert stuck([pod], "etcd:v10", "training") is None
+    assert stuck([leaving], "etcd:v9", "kubectl -n a") is None
+    assert stuck([pod], "etcd:v10", "kubectl -n a") is None
 
 
 def test_a_server_that_is_on_its_way_is_waited_for() -> None:
     states = [{"state": {"waiting": {"reason": "ContainerCreating"}}}, {"state": {"running": {}}, "lastState": ENDED}]
     for state in states:
         pod = {"metadata": {"name": "a"}, "spec": {"containers": [{"image": "x"}]}}
-        assert stuck([pod | {"status": {"containerStatuses": [state]}}], "x", "training") is None
+        assert stuck([pod | {"status": {"containerStatuses": [state]}}], "x", "kubectl -n a") is None
 
 
 @pytest.mark.parametrize(

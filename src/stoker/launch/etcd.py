@@ -1,6 +1,7 @@
 """An etcd server in the cluster, for runs that ask for `on.rendezvous: etcd`."""
 
 import re
+import shlex
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -66,14 +67,16 @@ def install(cluster: Cluster, image: str) -> list[Object]:
             )
     for one in made:
         cluster.apply(one)
+    flag = f" --context {shlex.quote(cluster.context)}" if cluster.context else ""
+    kubectl = f"kubectl{flag} -n {cluster.namespace}"
     end = time.monotonic() + PATIENCE
     while not _answers(cluster.get("Deployment", NAME)):
-        if problem := stuck(cluster.list("Pod", labels=LABELS), without_scheme(image), cluster.namespace):
+        if problem := stuck(cluster.list("Pod", labels=LABELS), without_scheme(image), kubectl):
             raise problem
         if time.monotonic() > end:
             raise UserError(
                 f"etcd has not answered in {PATIENCE:.0f} s",
-                remedy=f"See why: kubectl --namespace {cluster.namespace} describe pods -l app={NAME}",
+                remedy=f"See why: {kubectl} describe pods -l app={NAME}",
             )
         time.sleep(POLL)
     return made
@@ -90,7 +93,7 @@ def remove(cluster: Cluster) -> list[str]:
     return gone
 
 
-def stuck(pods: Iterable[Object], image: str, namespace: str) -> UserError | None:
+def stuck(pods: Iterable[Object], image: str, kubectl: str) -> UserError | None:
     """Pure. What no waiting mends; not of a pod of another image, which is on its way out."""
     for pod in pods:
         if "deletionTimestamp" in pod["metadata"] or pod["spec"]["containers"][0]["image"] != image:
@@ -101,7 +104,7 @@ def stuck(pods: Iterable[Object], image: str, namespace: str) -> UserError | Non
             if ended and ended.get("reason") not in CANNOT_START:
                 return UserError(
                     f"etcd ends with code {ended['exitCode']} as soon as it starts",
-                    remedy=f"See why: kubectl --namespace {namespace} logs deployment/{NAME} --previous",
+                    remedy=f"See why: {kubectl} logs deployment/{NAME}",
                 )
         if found := trouble(pod):
             return UserError(
