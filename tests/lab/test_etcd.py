@@ -37,4 +37,4 @@ def test_a_script_on_two_nodes_gets_its_ranks_through_etcd(
     assert now["step"] == 20
     assert "loss" in stoker("logs", name)
     assert "Rendezvous version 1 is complete" in stoker("shell", name, "--", "cat", "logs/agent-0.log")
-    assert stoker("addon", "etcd", "--namespace", namespace.name, "--remove").count("removed") == 3
+    assert stoker("addon", "etcd", "--namespace", namespace.name, "--remove").count("removed") == 4

@@ -39,10 +39,11 @@ def stoker(lab, namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.fixture
-def run(stoker: Stoker, namespace) -> str:
-    """A run of two nodes with two workers each, all of them up."""
+def run(stoker: Stoker, namespace, request: pytest.FixtureRequest) -> str:
+    """A run of two nodes with two workers each, all of them up; a test may say of which kind."""
     words = ["script=train.py", "on.kind=kubernetes", "on.nodes=2", "on.workers=2", "on.grace=1s", "on.cpu=1.2"]
-    name: str = stoker("launch", *words, f"on.volume={namespace.volume}", places=True)["name"]
+    words += [f"on.job={getattr(request, 'param', 'auto')}", f"on.volume={namespace.volume}"]
+    name: str = stoker("launch", *words, places=True)["name"]
     end = time.monotonic() + PATIENCE
     while len(stoker("top", name)["workers"]) < 4:
         assert time.monotonic() < end
@@ -78,9 +79,17 @@ def test_pods_made_for_it_find_a_wrong_interface_and_leave_nothing(stoker: Stoke
         time.sleep(0.5)
 
 
+@pytest.mark.parametrize("run", ["trainjob"], indirect=True)
+def test_the_pods_of_a_trainjob_are_asked_too(stoker: Stoker, run: str) -> None:
+    """Their container has another name than those of the other kinds."""
+    found = stoker("net", run)
+    assert (found["findings"], found["lost"], len(found["hosts"])) == ([], {}, 2)
+
+
 def test_each_fault_between_the_pods_of_a_run_is_found_and_its_workers_are_seen(
     stoker: Stoker, run: str, namespace
 ) -> None:
+    """The slow link is one of `tc tbf`, which bounds its rate: the kernel that the lab runs on has no netem."""
     used = stoker("top", run)
     assert (used["name"], used["state"], used["unread"]) == (run, "running", {})
     assert [one["rank"] for one in used["workers"]] == [0, 1, 2, 3]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.launch.etcd import objects
+from stoker.launch.etcd import objects, stuck
 from stoker.launch.image.base import Base
 from stoker.launch.image.needs import check_etcd
 from stoker.launch.image.reference import parse
@@ -10,11 +10,12 @@ from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import ScriptSpec
 
+ENDED = {"terminated": {"reason": "Error", "exitCode": 1}}
 ON = ["script=train.py", "on.kind=kubernetes", "on.rendezvous=etcd"]
 
 
 def test_it_is_a_server_of_the_image_that_was_named_with_the_api_that_torch_speaks() -> None:
-    client, server, deployment = objects("registry.example/etcd:v3.5.33", "training")
+    _, client, server, deployment = objects("registry.example/etcd:v3.5.33", "training")
     assert [one["metadata"]["namespace"] for one in (client, server, deployment)] == ["training"] * 3
     assert [one["metadata"]["name"] for one in (client, server)] == ["etcd-client", "etcd-server"]
     pod = deployment["spec"]["template"]
@@ -29,6 +30,55 @@ def test_it_is_a_server_of_the_image_that_was_named_with_the_api_that_torch_spea
 def test_an_image_that_may_change_is_refused(image: str) -> None:
     with pytest.raises(UserError, match=r"may be another one tomorrow\. Name its version"):
         objects(image, "training")
+
+
+@pytest.mark.parametrize("tag", ["v3.6.0", "3.6", "v3.10.1-arm64", "v4.0.0"])
+def test_a_version_without_the_api_that_torch_speaks_is_refused(tag: str) -> None:
+    with pytest.raises(UserError, match=r"has no v2 API.*Name that, such as registry\.example/etcd:v3\.5\.21"):
+        objects(f"registry.example/etcd:{tag}", "training")
+    for good in ("v3.5.33", "3.4.9", "ours"):
+        objects(f"registry.example/etcd:{good}", "training")
+
+
+def test_only_pods_of_its_namespace_reach_it_and_it_has_no_rights_on_its_node() -> None:
+    policy, _, _, deployment = objects("registry.example/etcd:v3.5.33", "training")
+    pod = deployment["spec"]["template"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    [ingress] = policy["spec"]["ingress"]
+    assert ingress == {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": 2379}]}
+    of_pod, of_container = pod["spec"]["securityContext"], pod["spec"]["containers"][0]["securityContext"]
+    assert of_pod["runAsNonRoot"]
+    assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert of_container["allowPrivilegeEscalation"] is False
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}, "etcd:v9 cannot be pulled"),
+        ({"state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}}, "etcd does not start"),
+        ({"state": ENDED}, "etcd ends with code 1.*kubectl -n a logs deployment/etcd"),
+        ({"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ENDED}, "etcd ends with code 1"),
+    ],
+)
+def test_a_server_that_will_never_answer_is_not_waited_for(state: dict, said: str) -> None:
+    pod = {
+        "metadata": {"name": "etcd-1"},
+        "spec": {"containers": [{"image": "etcd:v9"}]},
+        "status": {"containerStatuses": [state]},
+    }
+    with pytest.raises(UserError, match=said):
+        raise stuck([pod], "etcd:v9", "kubectl -n a")
+    leaving = pod | {"metadata": {"name": "etcd-0", "deletionTimestamp": "2026-11-15T12:00:00Z"}}
+    assert stuck([leaving], "etcd:v9", "kubectl -n a") is None
+    assert stuck([pod], "etcd:v10", "kubectl -n a") is None
+
+
+def test_a_server_that_is_on_its_way_is_waited_for() -> None:
+    states = [{"state": {"waiting": {"reason": "ContainerCreating"}}}, {"state": {"running": {}}, "lastState": ENDED}]
+    for state in states:
+        pod = {"metadata": {"name": "a"}, "spec": {"containers": [{"image": "x"}]}}
+        assert stuck([pod | {"status": {"containerStatuses": [state]}}], "x", "kubectl -n a") is None
 
 
 @pytest.mark.parametrize(

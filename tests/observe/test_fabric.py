@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stoker.launch.probe import rdma
-from stoker.launch.probe.survey import Host, Interface, Site
+from stoker.launch.probe.survey import Host, Interface, Place, Site
 from stoker.observe.fabric import fallback, nccl_choice, transport, wrong_interfaces
 
 ETH0 = Interface(name="eth0", addresses=["10.0.0.7", "fe80::1"], mtu=9001)
@@ -64,7 +64,7 @@ def test_infiniband_that_works_is_used(devices) -> None:
         ({}, {"environment": {"NCCL_IB_DISABLE": "1"}}, "NCCL_IB_DISABLE is 1"),
         ({}, {"environment": {"NCCL_NET": "Socket"}}, "NCCL_NET is Socket"),
         ({"state": "1: DOWN"}, {}, "no port of rdmap0 is active"),
-        ({}, {"workers": {"there": 8, "rdma": 0}}, "none of its 8 workers has opened a device"),
+        ({}, {"workers": {"there": 8, "rdma": 0, "stepped": 1}}, "none of its 8 workers has opened a device"),
     ],
 )
 def test_a_silent_fall_back_from_infiniband_is_an_error(devices, words: dict, changes: dict, said: str) -> None:
@@ -73,6 +73,13 @@ def test_a_silent_fall_back_from_infiniband_is_an_error(devices, words: dict, ch
     assert found is not None
     assert f"falls back from InfiniBand to TCP: {said}" in found.problem
     assert transport(host) == "TCP"
+
+
+def test_workers_that_have_not_trained_yet_may_still_open_a_device(devices) -> None:
+    """NCCL begins with the first collective, which may be minutes after the start."""
+    host = replace(HOST, fabric=devices("mlx5_core", "InfiniBand"), workers={"there": 8, "rdma": 0, "stepped": 0})
+    assert fallback(host) is None
+    assert transport(host) == "InfiniBand"
 
 
 def test_devices_of_the_machine_that_a_pod_is_not_given_are_not_its_own(devices) -> None:
@@ -94,6 +101,9 @@ def test_efa_needs_libfabric_its_provider_and_a_plugin(devices) -> None:
     other = replace(host, fabric=good, environment={"FI_PROVIDER": "tcp"})
     assert "FI_PROVIDER is tcp" in fallback(other).problem
     assert fallback(other).remedy == "Launch with env.FI_PROVIDER=efa"
+    none = replace(host, fabric=fabric | {"libfabric": ["fi_getinfo: -61"]})
+    place = Place(kubectl="kubectl --context c -n team")
+    assert fallback(none, place).remedy == "See: kubectl --context c -n team exec a -- fi_info -p efa"
 
 
 def test_nccls_plugin_is_looked_for_where_the_loader_would(devices, tmp_path: Path) -> None:

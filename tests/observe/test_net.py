@@ -1,10 +1,11 @@
 """What is said of links that no namespace here can have: late ones, many, and some that are only noisy."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
-from stoker.launch.probe.survey import Host, Link, Name, Port, Site, Survey
+from stoker.launch.probe.survey import Host, Link, Name, Place, Port, Site, Survey
 from stoker.observe.net import findings, verdict
 
 
@@ -97,6 +98,52 @@ def test_the_verdict_is_one_line_whatever_was_found() -> None:
 def test_a_pod_that_cannot_be_asked_is_named() -> None:
     (found,) = findings(survey(pairs(2), hosts=2, lost={"pod-2": "it was killed"}))
     assert "pod pod-2 cannot be asked: it was killed" in found.problem
+
+
+def test_pods_between_which_nothing_could_be_measured_are_no_healthy_ones() -> None:
+    (found,) = findings(survey([], pairs=6))
+    assert "no link between the 4 pods could be measured" in found.problem
+    broken = Link(source="pod-0", target="pod-1", same_machine=False, error="Connection reset by peer")
+    (found,) = findings(survey([*pairs(4)[1:], broken]))
+    assert "between pod-0 and pod-1 breaks off while it is measured (Connection reset by peer)" in found.problem
+
+
+def test_what_was_closed_or_gone_is_told_once() -> None:
+    dead = replace(link(0, 1), ms=None, gbits=None, back=None, error="dropped")
+    ports = [Port(source="pod-0", target="pod-1", port=40001, state="dropped", listens=True)]
+    assert [one.kind for one in findings(survey([dead], hosts=2, ports=ports))] == ["unreachable"]
+    assert [one.kind for one in findings(survey([dead], hosts=2, lost={"pod-1": "no answer"}))] == ["gone"]
+
+
+def test_thousands_of_links_are_judged_in_a_moment() -> None:
+    links = [*pairs(120), link(120, 121, gbits=1.0)]
+    began = time.process_time()
+    assert [one.kind for one in findings(survey(links, hosts=122))] == ["slow"]
+    assert time.process_time() - began < 10  # one median for each link takes a minute
+
+
+def test_a_link_is_held_against_the_others_and_not_against_itself() -> None:
+    links = [link(0, 1, gbits=4.0), link(0, 2, gbits=6.0), link(1, 2, gbits=20.0)]
+    (found,) = findings(survey(links, hosts=3))
+    assert "the link between pod-0 and pod-1 is slow, 4 Gbit/s" in found.problem
+
+
+def test_remedies_can_be_typed_as_they_are() -> None:
+    kubectl = {"kubectl": "kubectl --context c -n team", "anywhere": "kubectl --context c"}
+    place = Place(run="books", again="stoker stop books && stoker launch books", avoid=("node-9",), **kubectl)
+    slow = [link(0, n, gbits=1.0) for n in (1, 2, 3)] + [link(1, 2), link(1, 3), link(2, 3)]
+    (found,) = findings(survey(slow, place=place))
+    assert found.remedy.endswith("leave it out: stoker stop books && stoker launch books 'on.avoid=[node-9, node-0]'")
+    silent = [Name(pod=f"pod-{n}", name="x", wanted="", addresses=[], error="silent", ms=1.0) for n in range(4)]
+    (found,) = findings(survey(pairs(4), names=silent, place=place))
+    assert "kubectl --context c -n kube-system get pods" in found.remedy
+    (found,) = findings(survey(pairs(4), lost={"pod-2": "it was killed"}, place=place))
+    assert found.remedy == "See: kubectl --context c -n team describe pod pod-2"
+    ports = [Port(source="pod-0", target="pod-1", port=40001, state="dropped", listens=True)]
+    (found,) = findings(survey(pairs(2), hosts=2, ports=ports, place=place))
+    assert "kubectl --context c -n team get networkpolicy" in found.remedy
+    (found,) = findings(survey(pairs(2), hosts=2, live=True, place=place))
+    assert found.remedy.endswith("stoker events books, stoker logs books")
 
 
 def gpus(*, count: int = 2, tflops: float = 700.0, right: bool = True, free: int = 79, reduced: float = 400.0) -> dict:

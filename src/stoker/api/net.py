@@ -1,8 +1,10 @@
 """What lies between the nodes of a run, or of a cluster: seen from the run's own pods, or from some made for it."""
 
 import secrets
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from stoker.api.cluster import with_image
 from stoker.kube import Cluster, Object, connect
@@ -13,16 +15,15 @@ from stoker.launch.jobs import job_kind
 from stoker.launch.needs import needs
 from stoker.launch.probe.agents import ARGV, Agent
 from stoker.launch.probe.conduct import conduct
-from stoker.launch.probe.pods import headless, made, sites
-from stoker.launch.probe.survey import Survey
+from stoker.launch.probe.pods import evenly, headless, made, sites
+from stoker.launch.probe.survey import Place, Survey
 from stoker.launch.reader import runs
+from stoker.observe.record_facts import command_word
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes, cluster_name
 from stoker.spec.run import AnySpec
-
-MOST = 256  # pods that are asked; of more, as many that lie evenly among them
 
 
 def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
@@ -35,17 +36,24 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
         )
     cluster = connect(place.context, place.namespace)
     spec = run.any_spec()
-    live = [] if nodes else _live(cluster, place.run, job_kind(place.job).node)
-    if not live:
-        return _with_pods(
-            cluster, spec, name=place.run, image=place.image, nodes=nodes or spec.on.nodes.most, gpus=gpus
-        )
+    live = _live(cluster, place.run, job_kind(place.job).node)
+    word = command_word(run)
+    about = replace(
+        _place(place.context, place.namespace, spec),
+        run=word,
+        again=f"stoker stop {word} && stoker launch {word}" if live else f"stoker launch {word}",
+    )
+    if nodes or not live:
+        wanted = nodes or spec.on.nodes.most
+        survey = _with_pods(cluster, spec, name=place.run, image=place.image, nodes=wanted, gpus=gpus)
+        return replace(survey, place=about)
     if gpus:
         raise UserError(
             f"the workers of run '{run.name}' use its GPUs now",
             remedy=f"Stop it first with: stoker stop {run.name}; or try other nodes with --nodes N",
         )
-    return _look(cluster, live, spec, image=place.image, live=True)
+    survey = _look(cluster, live, spec, image=place.image, container=job_kind(place.job).CONTAINER, live=True)
+    return replace(survey, place=about)
 
 
 def between_nodes(spec: AnySpec, *, nodes: int | None, gpus: bool, progress: Building = lambda *_: None) -> Survey:
@@ -59,7 +67,14 @@ def between_nodes(spec: AnySpec, *, nodes: int | None, gpus: bool, progress: Bui
     cluster = connect(on.context, on.namespace)
     ready = with_image(spec, progress)
     image = without_scheme(str(ready.on.image))
-    return _with_pods(cluster, spec, name=cluster_name(spec.name), image=image, nodes=nodes or on.nodes.most, gpus=gpus)
+    wanted = nodes or on.nodes.most
+    survey = _with_pods(cluster, spec, name=cluster_name(spec.name), image=image, nodes=wanted, gpus=gpus)
+    return replace(survey, place=_place(on.context, cluster.namespace, spec))
+
+
+def _place(context: str | None, namespace: str, spec: AnySpec) -> Place:
+    anywhere = "kubectl" + (f" --context {shlex.quote(context)}" if context else "")
+    return Place(anywhere=anywhere, kubectl=f"{anywhere} -n {namespace}", avoid=tuple(spec.on.avoid))
 
 
 def _live(cluster: Cluster, run: str, node: Callable[[Object], int | None]) -> list[Object]:
@@ -72,18 +87,24 @@ def _with_pods(cluster: Cluster, spec: AnySpec, *, name: str, image: str, nodes:
         raise UserError("the preflight is for GPUs, and these are Neuron devices", remedy="Leave --gpus out")
     fixed = spec.model_copy(update={"on": spec.on.model_copy(update={"nodes": Nodes(str(nodes))})})
     with made(cluster, fixed, name=name, image=image, gpus=gpus) as pods:
-        return _look(cluster, pods, fixed, image=image, live=False, gpus=gpus)
+        return _look(cluster, pods, fixed, image=image, container=contract.CONTAINER, live=False, gpus=gpus)
 
 
 def _look(
-    cluster: Cluster, pods: Sequence[Object], spec: AnySpec, *, image: str, live: bool, gpus: bool = False
+    cluster: Cluster,
+    pods: Sequence[Object],
+    spec: AnySpec,
+    *,
+    image: str,
+    container: str,
+    live: bool,
+    gpus: bool = False,
 ) -> Survey:
-    asked = pods[:: -(-len(pods) // MOST)]
     wanted = needs(spec, "net")
     with ExitStack() as stack:
         agents = []
-        for site in sites(asked, headless(cluster)):
-            stream = Execution(cluster, site.pod, ARGV, container=contract.CONTAINER, image=image)
+        for site in sites(evenly(pods), headless(cluster)):
+            stream = Execution(cluster, site.pod, ARGV, container=container, image=image)
             stack.callback(stream.close)
             agents.append(Agent(site, stream))
         return conduct(

@@ -101,8 +101,9 @@ def _nodes(survey: Survey) -> str:
                 f"{answered}/{len(heard)}",
             ]
         )
-    more = _more(len(survey.hosts), survey.nodes, "pods")
-    return output.table(["POD", "NODE", "ADDRESS", "INTERFACE", "TRANSPORT", "NAMES", "PORTS"], rows) + more
+    silent = survey.lost.keys() - {host.site.pod for host in survey.hosts}
+    more = _more(len(survey.hosts), survey.nodes - len(silent), "pods")
+    return output.table(["POD", "NODE", "ADDRESS", "INTERFACE", "GPU TRANSPORT", "NAMES", "PORTS"], rows) + more
 
 
 def _links(survey: Survey, hosts: dict[str, Host]) -> str:
@@ -122,7 +123,7 @@ def _links(survey: Survey, hosts: dict[str, Host]) -> str:
     more = _more(len(survey.links), survey.pairs, "pairs")
     if any(map(busy, shown)):
         more += "\n* an end waited for a processor: the link may be faster"
-    head = ["FROM", "TO", "LATENCY", "GBIT/S", "BACK", "MTU", "INTERFACE", "TRANSPORT"]
+    head = ["FROM", "TO", "LATENCY", "TCP GBIT/S", "BACK", "MTU", "INTERFACE", "GPU TRANSPORT"]
     return output.table(head, rows) + more
 
 

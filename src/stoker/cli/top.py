@@ -49,13 +49,15 @@ def _cluster_frames(run: RunDir, top: Any, *, as_json: bool) -> Iterator[str]:
         seen = top.look()
         head = {"name": run.name, "state": seen.state, "step": seen.step, "steps": seen.steps}
         if as_json:
-            yield json.dumps(head | {"workers": [asdict(one) for one in seen.used], "unread": seen.unread})
+            asked = {"unread": seen.unread, "pods": seen.pods, "asked": seen.asked}
+            yield json.dumps(head | {"workers": [asdict(one) for one in seen.used]} | asked)
         else:
             of = f" of {seen.steps}" if seen.steps else ""
             lines = [f"run {run.name}  {output.painted(seen.state)}  step {seen.step}{of}"]
             cells = [[one.pod, one.machine] for one in seen.used]
             lines += [_workers(seen.used, ("POD", "NODE"), cells)] if seen.used else ["no worker runs"]
             lines += [output.printable(f"{pod} does not tell: {why}") for pod, why in seen.unread.items()]
+            lines += [f"a sample: {seen.asked} of {seen.pods} pods were asked"] if seen.asked < seen.pods else []
             yield "\n".join(lines)
         if not seen.used and seen.state not in GOES_ON:
             return

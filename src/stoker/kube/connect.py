@@ -145,6 +145,7 @@ async def _log_in(context: str | None, who: str) -> httpx.Client:
             | ({"Authorization": f"Bearer {str(auth.token).strip()}"} if auth.token else {}),
             verify=await auth.ssl_context(),  # type: ignore[no-untyped-call]
             timeout=httpx.Timeout(60, connect=10),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),  # a command in a pod holds one
             proxy=auth.proxy,
         )
     except (RuntimeError, OSError, ValueError, LookupError, TypeError, AttributeError, httpx.InvalidURL) as e:

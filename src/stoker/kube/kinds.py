@@ -47,6 +47,7 @@ KINDS = {
         Kind("Namespace", "v1", "namespaces", namespaced=False),
         Kind("Node", "v1", "nodes", namespaced=False),
         Kind("Event", "v1", "events"),
+        Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
         Kind("EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
         Kind("Job", "batch/v1", "jobs"),
         Kind("Deployment", "apps/v1", "deployments"),

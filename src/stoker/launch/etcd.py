@@ -1,10 +1,15 @@
 """An etcd server in the cluster, for runs that ask for `on.rendezvous: etcd`."""
 
+import re
+import shlex
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from stoker.kube import Cluster, Forbidden
 from stoker.launch.image.reference import parse, without_scheme
+from stoker.launch.pod import SECURITY
+from stoker.launch.reader import trouble
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.on import On
@@ -17,6 +22,9 @@ DATA = "/var/lib/etcd"
 LABELS = {"app": NAME, contract.LABEL_MANAGED_BY: contract.MANAGED_BY}
 POLL = 0.5
 PATIENCE = 300.0  # seconds: its image is pulled
+NOBODY = 65532  # the user that it runs as: its images have root for one
+CANNOT_START = ("StartError", "ContainerCannotRun")
+VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 def objects(image: str, namespace: str) -> list[Object]:
@@ -27,6 +35,12 @@ def objects(image: str, namespace: str) -> list[Object]:
             f"image {image} may be another one tomorrow",
             remedy=f"Name its version, such as {reference.name}:v3.5.21; torch needs the v2 API, which 3.6 has no more",
         )
+    version = VERSION.match(reference.tag or "")
+    if version and (int(version[1]), int(version[2])) >= (3, 6):
+        raise UserError(
+            f"image {image} has no v2 API, which torch needs: etcd 3.5 is the last that has it",
+            remedy=f"Name that, such as {reference.name}:v3.5.21",
+        )
     deployment = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},
@@ -34,6 +48,7 @@ def objects(image: str, namespace: str) -> list[Object]:
         "template": {"metadata": {"labels": LABELS}, "spec": _pod(without_scheme(image))},
     }
     return [
+        _policy(namespace),
         _service(CLIENT, {"client": CLIENT_PORT}, namespace),
         _service(SERVER, {"client": CLIENT_PORT, "peer": PEER_PORT}, namespace),
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _metadata(NAME, namespace), "spec": deployment},
@@ -52,12 +67,16 @@ def install(cluster: Cluster, image: str) -> list[Object]:
             )
     for one in made:
         cluster.apply(one)
+    flag = f" --context {shlex.quote(cluster.context)}" if cluster.context else ""
+    kubectl = f"kubectl{flag} -n {cluster.namespace}"
     end = time.monotonic() + PATIENCE
     while not _answers(cluster.get("Deployment", NAME)):
+        if problem := stuck(cluster.list("Pod", labels=LABELS), without_scheme(image), kubectl):
+            raise problem
         if time.monotonic() > end:
             raise UserError(
                 f"etcd has not answered in {PATIENCE:.0f} s",
-                remedy=f"See why: kubectl --namespace {cluster.namespace} describe pods -l app={NAME}",
+                remedy=f"See why: {kubectl} describe pods -l app={NAME}",
             )
         time.sleep(POLL)
     return made
@@ -66,12 +85,33 @@ def install(cluster: Cluster, image: str) -> list[Object]:
 def remove(cluster: Cluster) -> list[str]:
     """What was taken away, Stoker's own alone."""
     gone = []
-    for kind, name in (("Deployment", NAME), ("Service", SERVER), ("Service", CLIENT)):
+    for kind, name in (("Deployment", NAME), ("Service", SERVER), ("Service", CLIENT), ("NetworkPolicy", NAME)):
         there = cluster.get(kind, name)
         ours = there and there["metadata"].get("labels", {}).get(contract.LABEL_MANAGED_BY) == contract.MANAGED_BY
         if ours and cluster.delete(kind, name):
             gone.append(f"{kind} {name}")
     return gone
+
+
+def stuck(pods: Iterable[Object], image: str, kubectl: str) -> UserError | None:
+    """Pure. What no waiting mends; not of a pod of another image, which is on its way out."""
+    for pod in pods:
+        if "deletionTimestamp" in pod["metadata"] or pod["spec"]["containers"][0]["image"] != image:
+            continue
+        for status in (pod.get("status") or {}).get("containerStatuses") or []:
+            state, last = status.get("state") or {}, status.get("lastState") or {}
+            ended = state.get("terminated") or ("waiting" in state and last.get("terminated"))
+            if ended and ended.get("reason") not in CANNOT_START:
+                return UserError(
+                    f"etcd ends with code {ended['exitCode']} as soon as it starts",
+                    remedy=f"See why: {kubectl} logs deployment/{NAME}",
+                )
+        if found := trouble(pod):
+            return UserError(
+                f"etcd does not start: {found.problem}",
+                remedy="Name another --image, or let the namespace's default service account pull it; then try again",
+            )
+    return None
 
 
 def check(cluster: Cluster, on: On) -> None:
@@ -107,15 +147,31 @@ def _pod(image: str) -> Object:
         "ports": [{"name": "client", "containerPort": CLIENT_PORT}, {"name": "peer", "containerPort": PEER_PORT}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": CLIENT_PORT}, "periodSeconds": 2},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": SECURITY | {"capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True},
         "volumeMounts": [{"name": "data", "mountPath": DATA}],
     }
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # etcd would take ETCD_… of its own Services for options
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": NOBODY,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [container],
         "volumes": [{"name": "data", "emptyDir": {}}],
     }
+
+
+def _policy(namespace: str) -> Object:
+    """It has no password: whoever reaches it may write. So only pods of its own namespace do."""
+    spec = {
+        "podSelector": {"matchLabels": dict(LABELS)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": CLIENT_PORT}]}],
+    }
+    metadata = _metadata(NAME, namespace)
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
 
 
 def _service(name: str, ports: dict[str, int], namespace: str) -> Object:

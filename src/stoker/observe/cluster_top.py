@@ -2,13 +2,16 @@
 
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from stoker.kube import Object, connect
+from stoker.launch.jobs import job_kind
+from stoker.launch.probe.pods import evenly
 from stoker.launch.reader import runs
 from stoker.launch.remote import Remote
+from stoker.launch.standing import standing
 from stoker.launch.transfer.frames import Cut
 from stoker.observe.chips import Gpu
 from stoker.observe.cluster import rows
@@ -17,8 +20,9 @@ from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
-AT_ONCE = 16  # pods that are asked at the same time
-PATIENCE = 60.0  # seconds for the first word: Python starts slowly beside workers that take all of the processor
+PATIENCE = (
+    60.0  # seconds for the first words of all: Python starts slowly beside workers that take all of the processor
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +41,9 @@ class Look:
     used: list[PodUse]
     unread: dict[str, str]
     """Pods that did not answer -> why."""
+    pods: int
+    """Of the run that are up; more than were asked where there are very many."""
+    asked: int
 
 
 class ClusterTop:
@@ -49,28 +56,37 @@ class ClusterTop:
         self._asked: dict[str, _Asked] = {}
 
     def look(self) -> Look:
-        pods = {pod["metadata"]["name"]: pod for pod in self._pods()}
+        there = self._pods()
+        pods = {pod["metadata"]["name"]: pod for pod in evenly(there)}
         self._asked = {name: asked for name, asked in self._asked.items() if name in pods and not asked.ended}
-        new = [name for name in pods if name not in self._asked]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            started = pool.map(lambda name: _Asked(self._remote, name, self._words), new)
-            self._asked |= dict(zip(new, started, strict=True))
+        new = {name: _Asked(self._remote, name, self._words) for name in pods if name not in self._asked}
+        end = time.monotonic() + PATIENCE
+        for asked in new.values():
+            asked.wait(until=end)
+        self._asked |= new
         told = [(pods[name], asked.told) for name, asked in self._asked.items() if asked.told]
         used = [_use(worker, pod) for pod, one in told for worker in one["workers"]]
-        state, step, steps = self._where([one for _, one in told])
+        state, step, steps = self._where([one for _, one in told], asked=bool(pods))
         return Look(
             state=state,
             step=step,
             steps=steps,
             used=sorted(used, key=lambda use: use.rank),
             unread={name: asked.wrong for name, asked in self._asked.items() if asked.wrong},
+            pods=len(there),
+            asked=len(pods),
         )
 
-    def _where(self, told: list[dict[str, Any]]) -> tuple[str, int, int | None]:
-        """As the pod says that is furthest on; where none answers, the cluster."""
+    def _where(self, told: list[dict[str, Any]], *, asked: bool) -> tuple[str, int, int | None]:
+        """As the pod says that is furthest on; where none answers, the cluster, and what was heard of it last."""
         if told:
             furthest = max(told, key=lambda one: int(one["step"]))
             return furthest["state"], furthest["step"], furthest["steps"]
+        if asked:
+            place, cluster = self._remote.ref, self._remote.cluster
+            now = standing(cluster, place, cluster.get(job_kind(place.job).KIND, place.run))
+            seen = self._run.seen()
+            return now.state if now else "unknown", seen["view"]["step"] if seen else 0, None
         row = rows([self._run])[0]
         return row.state, row.step, row.steps
 
@@ -81,7 +97,7 @@ class ClusterTop:
 
 
 class _Asked:
-    """A command in a pod. It is waited for until its first word."""
+    """A command in a pod."""
 
     def __init__(self, remote: Remote, pod: str, words: list[str]) -> None:
         self.told: dict[str, Any] | None = None
@@ -90,13 +106,16 @@ class _Asked:
         self.ended = False
         self._heard = threading.Event()
         threading.Thread(target=self._listen, args=(remote, pod, words), daemon=True).start()
-        if not self._heard.wait(PATIENCE):
+
+    def wait(self, *, until: float) -> None:
+        """For its first word, or its end."""
+        if not self._heard.wait(max(0.0, until - time.monotonic())):
             self.wrong = f"no answer within {PATIENCE:.0f} seconds"
 
     def _listen(self, remote: Remote, pod: str, words: list[str]) -> None:
         try:
             for line in remote.ask_pod(pod, "top", *words):
-                self.told = json.loads(line)
+                self.told, self.wrong = json.loads(line), ""
                 self._heard.set()
         except (StokerError, Cut, ValueError) as e:
             self.wrong = e.problem if isinstance(e, StokerError) else str(e)

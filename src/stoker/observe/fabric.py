@@ -4,9 +4,10 @@ import ipaddress
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from stoker.launch.probe.survey import Host, Interface
+from stoker.launch.probe.survey import Host, Interface, Place
 
 NEVER_BY_ITSELF = ("lo", "docker")  # that NCCL takes only when there is nothing else
+NOWHERE = Place()
 NAMES = {"efa": "EFA", "InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
 
 
@@ -19,12 +20,12 @@ class Wrong:
 
 
 def transport(host: Host) -> str:
-    """What collectives between GPUs travel by: TCP wherever something better is not there or cannot be used."""
+    """What collectives between GPUs can travel by: TCP where nothing better is there, can be used, or is used."""
     kind = _given(host)
     return "TCP" if kind is None or fallback(host) else kind
 
 
-def fallback(host: Host) -> Wrong | None:
+def fallback(host: Host, place: Place = NOWHERE) -> Wrong | None:
     """Why a pod that is given EFA or InfiniBand uses TCP all the same, and nobody is told."""
     kind = _given(host)
     if kind is None:
@@ -34,17 +35,17 @@ def fallback(host: Host) -> Wrong | None:
     if not devices or not host.fabric["given"]:
         return Wrong(
             problem=f"{back}: it asks for {kind} and has no such device",
-            remedy="See whether the device plugin runs on its node: kubectl -n kube-system get pods",
+            remedy=f"See whether the device plugin runs on its node: {place.anywhere} -n kube-system get pods",
         )
     if env.get("NCCL_NET", "").lower() == "socket" or env.get("NCCL_NET_PLUGIN") == "none":
         name = "NCCL_NET" if "NCCL_NET" in env else "NCCL_NET_PLUGIN"
         return Wrong(problem=f"{back}: {name} is {env[name]}", remedy=f"Take {name} out of env")
-    if problem := _efa_lacks(host) if kind == "EFA" else _infiniband_lacks(host):
+    if problem := _efa_lacks(host, place) if kind == "EFA" else _infiniband_lacks(host):
         return Wrong(problem=f"{back}: {problem.problem}", remedy=problem.remedy)
-    if workers["there"] and not workers["rdma"]:
+    if workers["there"] and not workers["rdma"] and workers["stepped"]:  # before, NCCL may not have begun
         return Wrong(
-            problem=f"{back}: none of its {workers['there']} workers has opened a device",
-            remedy="See what NCCL says of it: launch with env.NCCL_DEBUG=INFO, and look for NET/ in stoker logs",
+            problem=f"{back}: none of its {workers['there']} workers has opened a device, and they have trained",
+            remedy=f"See what NCCL says of it: {place.again} env.NCCL_DEBUG=INFO, then: stoker logs {place.run}",
         )
     return None
 
@@ -146,7 +147,7 @@ def _given(host: Host) -> str | None:
     return NAMES.get(devices[0]["layer"], "InfiniBand")
 
 
-def _efa_lacks(host: Host) -> Wrong | None:
+def _efa_lacks(host: Host, place: Place) -> Wrong | None:
     env, said = host.environment, host.fabric["libfabric"]
     provider = env.get("FI_PROVIDER", "efa")
     if provider != "efa":
@@ -158,7 +159,8 @@ def _efa_lacks(host: Host) -> Wrong | None:
         )
     if not any("efa" in line for line in said if line.startswith("provider")):
         return Wrong(
-            problem=f"libfabric finds none ({said[0]})", remedy="See: stoker env RUN, and fi_info -p efa there"
+            problem=f"libfabric finds none ({said[0]})",
+            remedy=f"See: {place.kubectl} exec {host.site.pod} -- fi_info -p efa",
         )
     if host.fabric["plugin"] is False:
         return Wrong(

@@ -15,33 +15,13 @@ from stoker.launch.probe.agents import Agent
 from stoker.launch.probe.conduct import conduct
 from stoker.launch.probe.survey import Site, Survey
 from stoker.spec import contract
+from tests.launch.probe.piped import Piped
 
 HOSTS = 4
 NET = "10.99.0"
 OWN_DNS = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'  # `ip netns exec` has mounts of its own
 CLUSTER_NAME = "cluster.test"
 DNS_SERVER = Path(__file__).parent / "dns_server.py"
-
-
-class Piped:
-    """The agent's stdin and stdout."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def write(self, data: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
-
-    def lines(self) -> Iterator[str]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            yield line.decode()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 class Wires:

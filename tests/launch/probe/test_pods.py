@@ -1,8 +1,9 @@
 """Pods that are made to look at the network from: like the run's own, and nothing of its work."""
 
+import itertools
 from typing import Any
 
-from stoker.launch.probe.pods import manifest, sites
+from stoker.launch.probe.pods import MOST, evenly, manifest, sites
 from stoker.spec.load import load
 
 WORDS = ["script=train.py", "on.kind=kubernetes", "on.image=x", "on.volume=v"]
@@ -57,6 +58,15 @@ def test_nodes_to_avoid_are_kept_from_every_term() -> None:
     assert len(terms) == 3
     assert all([one["values"] for one in term["matchFields"]] == [["node-7"], ["node-9"]] for term in terms)
     assert all(term["matchExpressions"] for term in terms)
+
+
+def test_of_too_many_pods_as_many_as_can_be_asked_lie_evenly_among_them() -> None:
+    pods = [{"metadata": {"name": str(number)}} for number in range(MOST + 44)]
+    found = [int(one["metadata"]["name"]) for one in evenly(pods)]
+    assert len(set(found)) == MOST
+    assert {after - before for before, after in itertools.pairwise(found)} == {1, 2}
+    assert evenly(pods[:3]) == pods[:3]
+    assert evenly([]) == []
 
 
 def test_names_that_lead_to_a_pod_come_from_its_subdomain_and_headless_services() -> None:

@@ -93,6 +93,7 @@ def test_an_unreachable_pair_is_named_and_so_is_a_node_that_is_cut_off(wires, lo
 
 
 def test_a_slow_node_is_named_with_its_figures(wires, look) -> None:
+    """By `tc tbf`, which bounds the rate: netem, which would make a link late as well, is not in every kernel."""
     shape = ("root", "tbf", "rate", "60mbit", "burst", "64kb", "latency", "50ms")
     wires.host(3, "tc", "qdisc", "add", "dev", "eth0", *shape)
     try:

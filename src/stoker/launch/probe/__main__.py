@@ -6,6 +6,7 @@ Only the standard library is imported: it has to start fast beside workers that 
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from typing import Any
 
 from stoker.launch.probe import host, rdma
 from stoker.launch.probe.links import Server, link
-from stoker.launch.probe.reach import port_state, resolved, side_by_side
+from stoker.launch.probe.reach import port_state, resolved, side_by_side, unanswered
 
 Message = dict[str, Any]
+LIVES = 600  # seconds, and no longer, also when nobody tells it that the one who asked is gone
 PREFLIGHT = "stoker.train.preflight"
 PREFLIGHT_PATIENCE = 300.0  # seconds: torch alone may take a minute to be read from a slow disk
 LOOKUPS = "timeout:3 attempts:2"  # glibc asks a silent server for 10 seconds, and again for each search domain
@@ -43,11 +45,11 @@ class Agent:
             "workers": host.workers(),
         }
 
-    def names(self, *, names: list[str]) -> list[Message]:
-        return side_by_side(resolved, names)
+    def names(self, *, names: list[str], seconds: float) -> list[Message]:
+        return side_by_side(resolved, names, seconds=seconds, late=lambda name: unanswered(name, seconds))
 
-    def ports(self, *, targets: list[tuple[str, int]]) -> list[str]:
-        return side_by_side(lambda target: port_state(*target), targets)
+    def ports(self, *, targets: list[tuple[str, int]], seconds: float) -> list[str]:
+        return side_by_side(lambda target: port_state(*target), targets, seconds=seconds, late=lambda _: "dropped")
 
     def link(self, *, address: str, port: int, seconds: float) -> Message:
         return link(address, port, self._token, seconds=seconds)
@@ -68,7 +70,8 @@ class Agent:
         return {"error": said[-1] if said else f"it ended with code {done.returncode}"}
 
 
-def main() -> None:
+def main(lives: int = LIVES) -> None:
+    signal.alarm(lives)
     os.environ.setdefault("RES_OPTIONS", LOOKUPS)
     agent = Agent()
     verbs: dict[str, Callable[..., Any]] = {

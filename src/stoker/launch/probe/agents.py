@@ -3,6 +3,7 @@
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,8 +14,6 @@ from stoker.launch.transfer.frames import Cut
 from stoker.spec.errors import StokerError
 
 ARGV = ("python3", "-P", "-m", "stoker.launch.probe")
-PATIENCE = 60.0  # seconds for an answer, beyond what was asked for takes: a busy pod starts Python slowly
-AT_ONCE = 64
 T = TypeVar("T")
 
 
@@ -41,7 +40,7 @@ class Agent:
         self._ended: Exception | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
-    def ask(self, verb: str, *, patience: float = PATIENCE, **words: object) -> Any:
+    def ask(self, verb: str, *, patience: float, **words: object) -> Any:
         """Raises Silent; who was silent once is not asked again, for a late answer would be to another question."""
         with self._lock:
             if self._ended is None:
@@ -71,8 +70,27 @@ class Agent:
             self._answers.put(e)
 
 
+class Roll:
+    """Who is asked until one end of time that all share, and who was silent and why."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self.lost: dict[str, str] = {}
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def ask(self, agent: Agent, verb: str, *, patience: float, **words: object) -> Any:
+        try:
+            return agent.ask(verb, patience=min(patience, self.left), **words)
+        except Silent as e:
+            self.lost.setdefault(agent.site.pod, str(e))
+            raise
+
+
 def at_once(some: Sequence[T], ask: Callable[[T], Any]) -> list[Any]:
-    """The answers in order; of one that is silent, the Silent itself."""
+    """The answers in order; of one that is silent, the Silent itself. None waits for another's turn."""
 
     def heard(one: T) -> Any:
         try:
@@ -82,5 +100,5 @@ def at_once(some: Sequence[T], ask: Callable[[T], Any]) -> list[Any]:
 
     if not some:
         return []
-    with ThreadPoolExecutor(min(AT_ONCE, len(some))) as pool:
+    with ThreadPoolExecutor(len(some)) as pool:
         return list(pool.map(heard, some))

@@ -1,4 +1,4 @@
-"""Has the agents of all pods look around, call each other and measure in turn, in a minute however many there are."""
+"""Has the agents of all pods look around, call each other and measure in turn: in a minute, however many there are."""
 
 import random
 import time
@@ -7,12 +7,17 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from stoker.launch.probe.agents import Agent, Silent, at_once
+from stoker.launch.probe.agents import Agent, Roll, Silent, at_once
 from stoker.launch.probe.rounds import rounds
 from stoker.launch.probe.survey import Host, Interface, Link, Name, Port, Site, Survey
 from stoker.spec.errors import StokerError
 
-MINUTE = 40.0  # seconds for all pairs, so that the whole is told within one
+MINUTE = 58.0  # seconds in which all is asked, so that it is told within one
+START = 25.0  # of them for an agent to come up: beside workers that take all of the processor Python starts slowly
+LOOKUPS = 8.0  # for all names of a pod together: of a silent server a single one takes six
+CALLING = 10.0  # for all ports: each is given up after two
+SLACK = 5.0  # beyond what an agent was told to take
+LINK = 20.0  # for a link; one over which little arrives takes fifteen
 EACH = 0.3  # seconds that bits flow, each way
 CALLS = 64  # other pods that each pod calls by name and port
 DOUBTFUL = 0.6  # of the median rate; such a link is measured again, alone: others may have been in its way
@@ -35,14 +40,17 @@ def conduct(
 ) -> Survey:
     """`env`: the run's own variables. `preflight`: the words for it, where it is wanted."""
     began = time.monotonic()
-    hosts, lost, there = _begin(agents, token=token, ports=[] if live else [port], env=env)
+    roll = Roll(MINUTE)
+    hosts, there = _begin(roll, agents, token=token, ports=[] if live else [port], env=env)
     ports = {agent.site.pod: number for agent, number in there}
     up = [agent for agent, _ in there]
-    names = _names(up, cluster_name)
-    called = _ports(up, {host.site.pod: host.listens for host in hosts}, ports, port)
-    talks = at_once(up, lambda agent: agent.ask("talks", peers=_addresses(hosts, but=agent.site)))
+    names = _names(roll, up, cluster_name)
+    called = _ports(roll, up, {host.site.pod: host.listens for host in hosts}, ports, port)
+    talks = at_once(
+        up, lambda agent: roll.ask(agent, "talks", patience=CALLING, peers=_addresses(hosts, but=agent.site))
+    )
     hosts = [replace(host, talks=_or_none(told)) for host, told in zip(hosts, talks, strict=True)]
-    links = _links(up, hosts, ports, called)
+    links = _links(roll, up, hosts, ports, called)
     gpus: dict[str, Any] = {}
     if preflight is not None:
         told = at_once(up, lambda agent: agent.ask("preflight", words=preflight, patience=PREFLIGHT_PATIENCE))
@@ -52,7 +60,7 @@ def conduct(
         live=live,
         port=port,
         hosts=hosts,
-        lost=lost,
+        lost=roll.lost,
         names=names,
         ports=called,
         links=links,
@@ -64,15 +72,13 @@ def conduct(
 
 
 def _begin(
-    agents: Sequence[Agent], *, token: str, ports: list[int], env: dict[str, str]
-) -> tuple[list[Host], dict[str, str], list[tuple[Agent, int]]]:
-    told = at_once(
-        agents, lambda agent: agent.ask("begin", token=token, address=agent.site.address, ports=ports, env=env)
-    )
-    hosts, lost, there = [], {}, []
+    roll: Roll, agents: Sequence[Agent], *, token: str, ports: list[int], env: dict[str, str]
+) -> tuple[list[Host], list[tuple[Agent, int]]]:
+    words = {"token": token, "ports": ports, "env": env}
+    told = at_once(agents, lambda agent: roll.ask(agent, "begin", patience=START, address=agent.site.address, **words))
+    hosts, there = [], []
     for agent, one in zip(agents, told, strict=True):
         if isinstance(one, Silent):
-            lost[agent.site.pod] = str(one)
             continue
         there.append((agent, int(one.pop("port"))))
         faces = [Interface(**face) for face in one.pop("interfaces")]
@@ -81,15 +87,15 @@ def _begin(
         cause = next((one.__cause__ for one in told if isinstance(one.__cause__, StokerError)), None)
         if cause:
             raise cause
-    return hosts, lost, there
+    return hosts, there
 
 
-def _names(agents: list[Agent], cluster_name: str) -> list[Name]:
+def _names(roll: Roll, agents: list[Agent], cluster_name: str) -> list[Name]:
     def look(agent: Agent) -> list[Name]:
         wanted = {cluster_name: ""} | {
             name: site.address for site in [agent.site, *_called(agent, agents)] for name in site.names
         }
-        told = agent.ask("names", names=list(wanted))
+        told = roll.ask(agent, "names", patience=LOOKUPS + SLACK, names=list(wanted), seconds=LOOKUPS)
         return [Name(pod=agent.site.pod, wanted=wanted[one["name"]], **one) for one in told]
 
     def all_of_them() -> list[Name]:
@@ -107,12 +113,15 @@ def _is_new(name: Name) -> bool:
     return name.error == "unknown" or (bool(name.wanted) and name.wanted not in name.addresses)
 
 
-def _ports(agents: list[Agent], listens: dict[str, list[int]], own: dict[str, int], port: int) -> list[Port]:
+def _ports(
+    roll: Roll, agents: list[Agent], listens: dict[str, list[int]], own: dict[str, int], port: int
+) -> list[Port]:
     """The supervisors' port, and the one that the system chose for an agent, as it does for the collectives."""
 
     def call(agent: Agent) -> list[Port]:
         targets = [(site, number) for site in _called(agent, agents) for number in (port, own[site.pod])]
-        told = agent.ask("ports", targets=[(site.address, number) for site, number in targets])
+        called = [(site.address, number) for site, number in targets]
+        told = roll.ask(agent, "ports", patience=CALLING + SLACK, targets=called, seconds=CALLING)
         return [
             Port(
                 source=agent.site.pod,
@@ -127,9 +136,8 @@ def _ports(agents: list[Agent], listens: dict[str, list[int]], own: dict[str, in
     return [one for some in at_once(agents, call) if not isinstance(some, Silent) for one in some]
 
 
-def _links(agents: list[Agent], hosts: list[Host], ports: dict[str, int], called: list[Port]) -> list[Link]:
+def _links(roll: Roll, agents: list[Agent], hosts: list[Host], ports: dict[str, int], called: list[Port]) -> list[Link]:
     """All pairs, or as many as there is time for; doubtful ones again. `called`: who reaches whom at all."""
-    end = time.monotonic() + MINUTE
     states = {(one.source, one.target): one.state for one in called if one.port == ports[one.target]}
     found: list[Link] = []
 
@@ -142,18 +150,18 @@ def _links(agents: list[Agent], hosts: list[Host], ports: dict[str, int], called
         link = Link(source=names[0], target=names[1], same_machine=one.site.machine == other.machine)
         if states.get(names, "open") != "open":
             return replace(link, error=states[names])
-        told = one.ask("link", address=other.address, port=ports[other.pod], seconds=EACH)
+        told = roll.ask(one, "link", patience=LINK, address=other.address, port=ports[other.pod], seconds=EACH)
         return replace(link, interface=_interface(hosts[here], told.get("own", "")), **told)
 
     for one in rounds(len(agents)):
-        found += [link for link in at_once(one, measure) if not isinstance(link, Silent)]
-        if time.monotonic() > end:
+        if roll.left < LINK:
             break
+        found += [link for link in at_once(one, measure) if not isinstance(link, Silent)]
     place = {agent.site.pod: at for at, agent in enumerate(agents)}
     end = time.monotonic() + AGAIN_TIME
     for _ in range(AGAIN):
         for link in _doubtful(found):
-            if time.monotonic() > end:
+            if time.monotonic() > end or roll.left < LINK / 2:
                 return found
             again = at_once([(place[link.source], place[link.target])], measure)[0]
             if not isinstance(again, Silent):

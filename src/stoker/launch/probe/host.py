@@ -16,6 +16,7 @@ PROC, NET = Path("/proc"), Path("/sys/class/net")
 CHOOSING = ("NCCL_", "GLOO_", "FI_", "TP_SOCKET", "CCOM_", "OFI_")
 SIOCGIFCONF, REQUEST = 0x8912, 40  # the ioctl that lists IPv4 addresses, and the bytes of each
 MOST_ADDRESSES = 256
+PARENT, STARTED = 0, 18  # of the numbers in /proc/PID/stat
 ESTABLISHED, LISTENS = "01", "0A"  # as /proc/net/tcp has them
 
 
@@ -43,21 +44,49 @@ def used_addresses(peers: set[str]) -> list[str]:
 
 
 def workers() -> dict[str, int]:
-    """How many there are, and how many of them hold an RDMA device."""
-    found = [pid for pid in PROC.glob("[0-9]*") if _is_worker(pid)]
+    """How many there are, of how many it or a child holds an RDMA device, and whether they have logged a step."""
+    ranked = {int(path.name): path for path in PROC.glob("[0-9]*") if _run_dir(path)}
+    parents = {pid: _numbers(path)[PARENT] for pid, path in ranked.items()}
+
+    def root(pid: int) -> int:
+        """The worker itself: what it has started has its rank too."""
+        return root(parents[pid]) if parents[pid] in parents else pid
+
+    roots = {root(pid) for pid in ranked}
+    holders = {root(pid) for pid, path in ranked.items() if any("/infiniband/uverbs" in file for file in _files(path))}
     return {
-        "there": len(found),
-        "rdma": sum(any("/infiniband/uverbs" in file for file in _files(pid)) for pid in found),
+        "there": len(roots),
+        "rdma": len(holders),
+        "stepped": int(any(_has_stepped(ranked[pid]) for pid in roots)),
     }
 
 
-def _is_worker(process: Path) -> bool:
+def _run_dir(process: Path) -> str:
+    """Of a worker; of any other nothing."""
     try:
-        words = (process / "environ").read_bytes().split(b"\0")
+        words = (process / "environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return False  # it has ended, or is another user's
-    names = {word.partition(b"=")[0] for word in words}
-    return {b"RANK", contract.ENV_RUN_DIR.encode()} <= names
+        return ""  # it has ended, or is another user's
+    found = dict(word.split("=", 1) for word in words if "=" in word)
+    return found.get(contract.ENV_RUN_DIR, "") if "RANK" in found else ""
+
+
+def _has_stepped(process: Path) -> bool:
+    """Since it started: an earlier attempt may have logged as well."""
+    try:
+        logged = (Path(_run_dir(process)) / contract.METRICS_FILE).stat().st_mtime
+        booted = next(line for line in (PROC / "stat").read_text().splitlines() if line.startswith("btime "))
+    except (OSError, StopIteration):
+        return False
+    return logged > int(booted.split()[1]) + _numbers(process)[STARTED] / os.sysconf("SC_CLK_TCK")
+
+
+def _numbers(process: Path) -> list[int]:
+    try:
+        words = (process / "stat").read_text().rsplit(")", 1)[1].split()[1:]  # a name may hold anything, even a bracket
+    except OSError:
+        return [0] * (STARTED + 1)  # it has ended
+    return [int(word) for word in words]
 
 
 def _files(process: Path) -> Iterator[str]:

@@ -35,9 +35,12 @@ class Server:
 
     def _accept(self) -> None:
         while True:
-            with suppress(OSError):
+            try:
                 connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except OSError:  # too many at a time
+                time.sleep(0.1)
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, ValueError):
@@ -179,10 +182,10 @@ def _take(connection: socket.socket, seconds: float) -> Message:
 
 
 def _line(connection: socket.socket) -> Message:
-    found = b""
+    found, end = b"", time.monotonic() + PATIENCE
     while not found.endswith(b"\n"):
         byte = connection.recv(1)
-        if not byte or len(found) > LONGEST:
+        if not byte or len(found) > LONGEST or time.monotonic() > end:
             raise ValueError("no line")
         found += byte
     message: Message = json.loads(found)

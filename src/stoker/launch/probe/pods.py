@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes
 from stoker.spec.run import AnySpec
 
+MOST = 256  # pods of a run that are asked at the same time
 LIVES = 900  # seconds: whoever made them may be gone before he deletes them
 KEPT = 60  # seconds that the job stays after that
 PATIENCE = 180.0  # seconds for nodes to be found and the image to be pulled
@@ -87,6 +88,12 @@ def sites(pods: Iterable[Object], services: Iterable[Object]) -> list[Site]:
             )
         )
     return found
+
+
+def evenly(pods: Sequence[Object]) -> list[Object]:
+    """Pure. All of them, or of more than can be asked as many, from the first to the last."""
+    count = min(MOST, len(pods))
+    return [pods[at * len(pods) // count] for at in range(count)]
 
 
 def headless(cluster: Cluster) -> list[Object]:

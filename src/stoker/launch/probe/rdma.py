@@ -28,7 +28,7 @@ def libfabric() -> list[str]:
     if command is None:
         return []
     try:
-        answer = subprocess.run([command, "-p", "efa"], capture_output=True, text=True, timeout=30)
+        answer = subprocess.run([command, "-p", "efa"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line.strip() for line in (answer.stdout or answer.stderr).splitlines() if line.strip()]

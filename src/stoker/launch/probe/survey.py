@@ -90,6 +90,22 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """What a remedy has to name so that it can be typed."""
+
+    run: str = "RUN"
+    """As it is called on the command line."""
+    again: str = "launch with"
+    """The command that starts it again; words may follow."""
+    kubectl: str = "kubectl"
+    """With its context and namespace."""
+    anywhere: str = "kubectl"
+    """With its context alone."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that it stays away from already."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
     live: bool
     """The pods are a run's that trains; else they were made for this."""
@@ -108,3 +124,4 @@ class Survey:
     seconds: float
     gpus: dict[str, Any] = field(default_factory=dict)
     """Pod -> what its preflight found."""
+    place: Place = Place()
