@@ -36,6 +36,13 @@ def test_an_elastic_pytorchjob_gets_bounds_and_replicas() -> None:
     assert scaled("pytorchjob", "1..8", "2..3") == {"spec": spec}
 
 
+@pytest.mark.parametrize("nodes", ["1..8", "2..4"])
+def test_between_its_bounds_an_autoscaler_chooses(nodes: str) -> None:
+    least, most = Nodes(nodes).least, Nodes(nodes).most
+    patch = scaled("pytorchjob", "1..8", nodes, "on.autoscale={cpu: 80}", "on.cpu=1")
+    assert patch == {"spec": {"elasticPolicy": {"minReplicas": least, "maxReplicas": most}}}
+
+
 @pytest.mark.parametrize(("was", "nodes", "workers"), [("2", "4", 3), ("4", "2", 1)])
 def test_a_master_keeps_its_workers_number(was: str, nodes: str, workers: int) -> None:
     assert scaled("pytorchjob", was, nodes) == {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}}
