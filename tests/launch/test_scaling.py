@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from stoker.launch.kubernetes import NO_CLUSTER, place_of, plan
-from stoker.launch.scaling import holds, patched
+from stoker.launch.scaling import holds, in_turn, patched
+from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.on import Nodes
 
@@ -81,3 +82,31 @@ def test_an_object_holds_what_it_was_given() -> None:
     assert holds(job, {"spec": {"completions": 2, "parallelism": 2}})
     assert not holds(job, {"spec": {"completions": 3}})
     assert not holds(job, {"spec": {"policy": {"least": 1}}})
+
+
+@pytest.mark.parametrize(
+    ("was", "nodes", "order"),
+    [
+        ("2", "4", ["ask", "give", "tell 4"]),
+        ("4", "2", ["ask", "tell 2", "give"]),
+        ("1..4", "2..4", ["ask", "tell 2..4", "give"]),
+        ("1..4", "2..8", ["ask", "give", "tell 2..8"]),
+    ],
+)
+def test_nobody_waits_for_a_pod_that_is_not_made(was: str, nodes: str, order: list[str]) -> None:
+    done: list[str] = []
+
+    def tell(*number: Nodes) -> str:
+        done.append(f"tell {number[0]}" if number else "ask")
+        return was
+
+    assert in_turn(Nodes(nodes), tell=tell, give=lambda: done.append("give")) == was
+    assert done == order
+
+
+def test_no_pods_are_made_for_a_run_that_cannot_be_told() -> None:
+    def tell(*_: Nodes) -> str:
+        raise UserError("nobody hears it", remedy="")
+
+    with pytest.raises(UserError, match="nobody hears it"):
+        in_turn(Nodes("4"), tell=tell, give=lambda: pytest.fail("pods were made"))

@@ -1,18 +1,14 @@
 """`stoker scale`: more nodes or fewer for a run in a cluster, while it runs."""
 
 import argparse
-import importlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 
+from stoker.api.run import open_run
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.places import runs_argument
-from stoker.launch.scaling import scale as scale_run
-from stoker.observe.runs import find
-from stoker.rundir import RunDir
 from stoker.spec import contract
-from stoker.spec.run import AnySpec
 
 TOLD = {
     "unchanged": "run '{run}' has {nodes} already",
@@ -29,23 +25,16 @@ def scale_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def scale(args: argparse.Namespace) -> int:
-    run = find(args.run, args.runs)
+    run = open_run(args.run, runs=args.runs)
     say: Callable[[str], None] = (lambda _: None) if args.json else _say
     with Interrupts() as interrupts:  # a run between two jobs would not go on by itself
-        done = scale_run(run, args.nodes, resubmit=_go_on(run), say=say, committed=interrupts.hold)
+        done = run.scale(args.nodes, say=say, committed=interrupts.hold)
     if args.json:
         print(json.dumps({"name": run.name, "folder": str(run.path)} | asdict(done)))
         return contract.EXIT_DONE
-    for text in done.warnings:
-        print(f"warning: {text}")
     nodes = f"{done.nodes} node{'s' * (done.nodes != '1')}"
     print(TOLD[done.how].format(run=run.name, was=done.was, nodes=nodes))
     return contract.EXIT_DONE
-
-
-def _go_on(run: RunDir) -> Callable[[AnySpec], object]:
-    """Heavy, so by name: what prepares data comes with it."""
-    return lambda spec: importlib.import_module("stoker.api.run").go_on(spec, runs=run.path.parent)
 
 
 def _say(line: str) -> None:
