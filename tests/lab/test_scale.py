@@ -13,8 +13,12 @@ import pytest
 from lab.places import VOLUMES
 from stoker.api.run import open_run
 from stoker.cli.main import main
+from stoker.launch.kubernetes import reach
+from stoker.launch.scaling import patched
 from stoker.observe.audit import audit
 from stoker.rundir import RunDir
+from stoker.spec import contract
+from stoker.spec.on import Nodes
 
 PATIENCE = 300.0
 STEPS = 60
@@ -37,6 +41,8 @@ def hold(record):
 """
 KINDS = [
     pytest.param("job", "1", ["2", "1"], "live", id="job"),
+    pytest.param("job", "1..2", ["1..3", "1..2"], "live", id="ranges", marks=pytest.mark.soak),
+    pytest.param("pytorchjob", "2", ["3", "2"], "live", id="master-and-workers", marks=pytest.mark.soak),
     pytest.param("pytorchjob", "1..2", ["1", "2", "1"], "live", id="pytorchjob"),  # elastic
     pytest.param("pytorchjob", "1", ["2", "1"], "resubmitted", id="master", marks=pytest.mark.soak),
     pytest.param("jobset", "1", ["2", "1"], "live", id="jobset"),
@@ -94,14 +100,16 @@ def test_a_run_that_is_scaled_trains_as_one_that_is_left_alone(
         assert now["wanted"] == run.any_spec().on.nodes == there.any_spec().on.nodes == size
     until(lambda: there.exit() is not None and there.exit().state == "done", there)
 
-    worlds = [len(event["nodes"]) for event in there.events() if event["kind"] == "world"]
-    assert [number for n, number in enumerate(worlds) if number != worlds[n - 1] or not n][-3:] == [1, 2, 1]
+    story = since_it_trains(there)
+    worlds = [len(event["nodes"]) for event in story if event["kind"] == "world"]
+    grown = [Nodes(size).most for size in (nodes, *sizes)][-3:]
+    assert [number for n, number in enumerate(worlds) if number != worlds[n - 1] or not n][-3:] == grown
     first = HOLDS[0] if nodes == "1" else 0
     assert losses(there)[:first] == losses_here[:first]  # bit for bit
     assert losses(there) == pytest.approx(losses_here, abs=1e-5)
     assert len((there.path / "metrics.jsonl").read_text().splitlines()) == STEPS, "a step was trained twice"
     waits = ("waiting",) if how == "live" else ()  # the pods of another job do not start at the same moment
-    assert not [event for event in there.events() if event["kind"] in ("failed", "lost", *waits)]
+    assert not [event for event in story if event["kind"] in ("failed", "lost", *waits)]
     assert_proven(there, tmp_path)
     until(lambda: "does not run (done)" in scale_refused(stoker, run), there)
 
@@ -115,11 +123,37 @@ def test_a_run_has_as_many_nodes_as_it_is_told(stoker, books: Path) -> None:
     said = stoker("scale", run.name, "3")  # the cluster has two nodes of two cores each
     assert "2 of the 3 nodes that it asks for are there now" in said
     assert f"run '{run.name}' is scaled from 1 to 3 nodes" in said
+    until(lambda: scaled(there) == ["3"], there)
     assert json.loads(stoker("scale", run.name, "1", "--json"))["how"] == "live"
-    until(lambda: [event["nodes"] for event in there.events() if event["kind"] == "scaled"][-1:] == ["1"], there)
-    assert last_step(there) == HOLDS[0], "the run was disturbed, though it has the nodes that it had"
+    until(lambda: scaled(there) == ["3", "1"], there)
+    assert asks(there) == [], "the run was disturbed, though it has the nodes that it had"
     stoker("stop", run.name)
     assert f"stoker launch {run.name} on.nodes=2" in stoker("scale", run.name, "2", code=2)
+
+
+@pytest.mark.soak
+def test_a_change_that_was_cut_off_is_done_when_it_is_typed_again(stoker, books: Path) -> None:
+    words = [f"data.path={books}", *TRAINING, "callbacks=[holding:hold]"]
+    run = RunDir(Path(json.loads(stoker("launch", *words, "--json"))["folder"]))
+    there = on_the_volume(run)
+    until(lambda: last_step(there) >= HOLDS[0], there)
+
+    backend, place = reach(run)
+    job = backend.cluster.get("Job", place.run)
+    backend.cluster.patch("Job", place.run, patched(place, job, run.any_spec(), Nodes("2")))  # and no more
+    ours, up = {contract.LABEL_RUN: place.run}, {"status.phase": "Running"}
+    until(lambda: len(list(backend.cluster.list("Pod", labels=ours, fields=up))) == 2, there)
+    (there.path / f"go-{HOLDS[0]}").touch()
+    until(lambda: last_step(there) >= HOLDS[1], there)
+    assert asks(there) == [], "a pod that nobody has told of disturbed the run"
+
+    done = json.loads(stoker("scale", run.name, "2", "--json"))
+    assert (done["how"], done["was"], run.any_spec().on.nodes) == ("live", "1", "2")
+    until(lambda: asks(there), there)
+    (there.path / f"go-{HOLDS[1]}").touch()
+    until(lambda: last_step(there) >= HOLDS[2], there)
+    assert [len(event["nodes"]) for event in there.events() if event["kind"] == "world"] == [1, 2]
+    stoker("stop", run.name)
 
 
 def test_the_cluster_takes_an_autoscaled_pytorchjob(stoker) -> None:
@@ -142,6 +176,18 @@ def on_the_volume(run: RunDir) -> RunDir:
 def asks(run: RunDir) -> list[dict]:
     """When its workers were asked to save and end."""
     return [event for event in run.events() if event["kind"] in ("regrouping", "stopping")]
+
+
+def scaled(run: RunDir) -> list[str]:
+    """The numbers that its leader has seen."""
+    return [event["nodes"] for event in run.events() if event["kind"] == "scaled"]
+
+
+def since_it_trains(run: RunDir) -> list[dict]:
+    """Its first pods may wait for each other."""
+    events = run.events()
+    first = next(n for n, event in enumerate(events) if event["kind"] == "world")
+    return events[first:]
 
 
 def failure(scaling) -> bool:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from stoker.launch.kubernetes import NO_CLUSTER, place_of, plan
-from stoker.launch.scaling import holds, patched
+from stoker.launch.scaling import holds, in_turn, patched
+from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.on import Nodes
 
@@ -34,6 +35,13 @@ def test_a_plain_job_that_waits_for_all_its_pods_is_made_anew_for_a_range() -> N
 def test_an_elastic_pytorchjob_gets_bounds_and_replicas() -> None:
     spec = {"elasticPolicy": {"minReplicas": 2, "maxReplicas": 3}, "pytorchReplicaSpecs": {"Worker": {"replicas": 3}}}
     assert scaled("pytorchjob", "1..8", "2..3") == {"spec": spec}
+
+
+@pytest.mark.parametrize("nodes", ["1..8", "2..4"])
+def test_between_its_bounds_an_autoscaler_chooses(nodes: str) -> None:
+    least, most = Nodes(nodes).least, Nodes(nodes).most
+    patch = scaled("pytorchjob", "1..8", nodes, "on.autoscale={cpu: 80}", "on.cpu=1")
+    assert patch == {"spec": {"elasticPolicy": {"minReplicas": least, "maxReplicas": most}}}
 
 
 @pytest.mark.parametrize(("was", "nodes", "workers"), [("2", "4", 3), ("4", "2", 1)])
@@ -74,3 +82,31 @@ def test_an_object_holds_what_it_was_given() -> None:
     assert holds(job, {"spec": {"completions": 2, "parallelism": 2}})
     assert not holds(job, {"spec": {"completions": 3}})
     assert not holds(job, {"spec": {"policy": {"least": 1}}})
+
+
+@pytest.mark.parametrize(
+    ("was", "nodes", "order"),
+    [
+        ("2", "4", ["ask", "give", "tell 4"]),
+        ("4", "2", ["ask", "tell 2", "give"]),
+        ("1..4", "2..4", ["ask", "tell 2..4", "give"]),
+        ("1..4", "2..8", ["ask", "give", "tell 2..8"]),
+    ],
+)
+def test_nobody_waits_for_a_pod_that_is_not_made(was: str, nodes: str, order: list[str]) -> None:
+    done: list[str] = []
+
+    def tell(*number: Nodes) -> str:
+        done.append(f"tell {number[0]}" if number else "ask")
+        return was
+
+    assert in_turn(Nodes(nodes), tell=tell, give=lambda: done.append("give")) == was
+    assert done == order
+
+
+def test_no_pods_are_made_for_a_run_that_cannot_be_told() -> None:
+    def tell(*_: Nodes) -> str:
+        raise UserError("nobody hears it", remedy="")
+
+    with pytest.raises(UserError, match="nobody hears it"):
+        in_turn(Nodes("4"), tell=tell, give=lambda: pytest.fail("pods were made"))

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from stoker.rundir import RunDir
-from stoker.spec.change import difference
+from stoker.spec.change import difference, with_nodes
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.on import KUBERNETES_ONLY, Nodes, On
@@ -72,6 +72,15 @@ def test_over_a_runtime_of_the_clusters_the_number_of_nodes_is_fixed(job: str) -
 def test_an_autoscaler_needs_a_range_of_nodes_and_pods_that_ask_for_cores(words: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
         on_kubernetes("on.job=pytorchjob", "on.autoscale={cpu: 80}", *words)
+
+
+def test_a_spec_with_other_nodes_is_one_that_can_be_read_again() -> None:
+    spec = load(None, ["data=x", "until.steps=1", "on.kind=kubernetes", "on.job=pytorchjob", "on.nodes=1..4"]).spec
+    assert with_nodes(spec, Nodes("2")).on == spec.on.model_copy(update={"nodes": Nodes("2")})
+    chosen = load(spec, ["on.autoscale={cpu: 80}", "on.cpu=2"]).spec
+    assert with_nodes(chosen, Nodes("2..6")).on.nodes.most == 6
+    with pytest.raises(UserError, match=r"cannot have on.nodes=2: autoscale is for .* some nodes\. Set on.job to"):
+        with_nodes(chosen, Nodes("2"))
 
 
 def test_more_workers_than_gpus_are_refused() -> None:

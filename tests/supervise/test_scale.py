@@ -12,6 +12,7 @@ import pytest
 
 from stoker.rundir import RunDir
 from stoker.spec.data import Data
+from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes
 from stoker.spec.run import On, RunSpec, ScriptSpec, Until
 from stoker.supervise.wanted import want, wanted
@@ -54,11 +55,11 @@ def tale(tmp_path: Path, run: RunDir, nodes: Callable[..., Any]) -> Callable[[st
 
 
 @pytest.fixture
-def scale(run: RunDir) -> Callable[[str], str]:
+def scale(run: RunDir) -> Callable[..., str]:
     """As it is done in a pod; what it was before."""
 
-    def call(number: str) -> str:
-        argv = [sys.executable, "-P", "-m", "stoker.supervise.wanted", str(run.path), number]
+    def call(*number: str) -> str:
+        argv = [sys.executable, "-P", "-m", "stoker.supervise.wanted", str(run.path), *number]
         said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         return str(json.loads(said)["was"])
 
@@ -110,6 +111,25 @@ def test_one_node_grows_to_two_and_shrinks_again(run: RunDir, tale: Any, scale: 
     assert not one.events("failed")
     assert not one.events("lost")
     assert run.any_spec().on.nodes == "1"
+
+
+def test_a_node_that_came_before_anybody_told_of_it_waits_and_disturbs_nobody(
+    run: RunDir, tale: Any, scale: Callable[..., str]
+) -> None:
+    """The command was cut off between the two."""
+    one = tale("1")
+    first = one.start(0)
+    train(one, 0)
+    assert scale() == "1"  # asked, and nothing said
+    second = one.start(1)
+    time.sleep(3)  # the leader has looked for a number meanwhile
+    assert one.worlds() == [[0]]
+    assert not one.events("regrouping")
+    assert second.poll() is None
+    assert scale("2") == "1"  # typed again
+    train(one, 0, 1)
+    finish(run, first, second)
+    assert one.worlds() == [[0], [0, 1]]
 
 
 def test_a_node_that_goes_before_its_leader_knows_is_not_waited_for(
@@ -189,7 +209,20 @@ def test_a_run_without_a_cluster_keeps_its_spec(tmp_path: Path) -> None:
     assert want(run, Nodes("2..3")) == "1"
     assert want(run, Nodes("2")) == "2..3"
     assert wanted(run) == "2"
+    assert want(run) == "2"
+    assert wanted(run) == "2"
     assert run.any_spec().on.nodes == "1"
+
+
+def test_a_number_that_its_spec_cannot_have_is_not_said(run: RunDir) -> None:
+    on = On.model_validate(
+        {"kind": "kubernetes", "nodes": "1..4", "job": "pytorchjob", "autoscale": {"cpu": 80}, "cpu": 1}
+    )
+    run.write_spec(run.spec().model_copy(update={"on": on}))
+    with pytest.raises(UserError, match="autoscale is for a pytorchjob of some nodes"):
+        want(run, Nodes("2"))
+    assert want(run, Nodes("1..2")) == "1..4"
+    assert run.any_spec().on.nodes == "1..2"
 
 
 @pytest.mark.parametrize(("words", "said"), [("3..2", "ends before it begins"), ("two", "no number of nodes")])

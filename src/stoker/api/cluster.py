@@ -12,10 +12,12 @@ from stoker.data.prepare import Progress, ignore
 from stoker.kube import LoggedOut, Unreachable, namespace_of
 from stoker.launch import secrets
 from stoker.launch.backend import Submission
+from stoker.launch.fits import check_room
 from stoker.launch.image.base import Progress as Building
 from stoker.launch.image.build import ensure_image
 from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, check_ended, has_not_ended, place_of, reach
 from stoker.launch.kubernetes import plan as plan_objects
+from stoker.launch.needs import needs
 from stoker.launch.transfer.meter import Progress as Carried
 from stoker.observe.cluster import view
 from stoker.rundir import Exit, PlaceRef, RunDir
@@ -112,6 +114,28 @@ def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
     opened = begin(spec, runs=runs, progress=progress)
     if not opened.done:
         send(planned, opened, with_image(opened.spec))
+
+
+def anew(spec: AnySpec, run: RunDir) -> Callable[[], None]:
+    """Go on with a run in another job. All that can be tried is, while the one that it has still runs.
+
+    To be called when that has ended. The image is the one that it has, and its data is there: what has changed here
+    since it was launched does not come in.
+    """
+    secrets.resolve(spec)
+    backend, place = reach(run)
+    made = spec.model_copy(update={"on": spec.on.model_copy(update={"image": place.image, "job": place.job})})
+    facts = backend.discover()
+    check_room(needs(made, run.name), facts.inventory, nodes=spec.on.nodes.least)
+    submission = backend.plan(made, facts, run.path)
+    backend.check(made, facts, submission, running=True)
+
+    def send() -> None:
+        stage(run, place, cluster=backend.cluster, begun=True)
+        run.forget_ending()
+        backend.submit(submission)
+
+    return send
 
 
 def stop(run: RunDir) -> bool:

@@ -8,7 +8,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +103,20 @@ class Run:
         place = self._directory.place_ref()
         return bool(_elsewhere(place.kind).stop(self._directory)) if place else Local().stop(self._directory)
 
-    def scale(self, nodes: int | str) -> Any:
+    def scale(
+        self,
+        nodes: int | str,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        committed: Callable[[], None] = lambda: None,
+    ) -> Any:
         """More nodes or fewer while it runs in a cluster: 3, or "1..4". Tells `was`, `nodes`, `how` and `warnings`.
 
-        Raises UserError when it does not run there, or cannot have so many.
+        `say` is given the warnings before anything changes; then `committed` is called, and from there it must not be
+        cut off. Raises UserError when it does not run there, or cannot have so many: then nothing has changed.
         """
-        again = partial(go_on, runs=self.path.parent)
-        return importlib.import_module(SCALING).scale(self._directory, str(nodes), resubmit=again)
+        scaling = importlib.import_module(SCALING)
+        return scaling.scale(self._directory, str(nodes), anew=_anew, say=say, committed=committed)
 
     def _code(self) -> int | None:
         """The exit code once it has ended; a run whose supervisor was killed has no word of its own."""
@@ -181,6 +187,11 @@ def open_run(run: str | Path, *, runs: Path | str = "runs") -> Run:
 
 def _elsewhere(kind: str) -> Any:
     return importlib.import_module(ELSEWHERE[kind])
+
+
+def _anew(spec: AnySpec, run: RunDir) -> Callable[[], None]:
+    send: Callable[[], None] = _elsewhere(spec.on.kind).anew(spec, run)
+    return send
 
 
 def _records(kind: str) -> Any:

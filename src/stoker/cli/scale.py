@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.places import runs_argument
+from stoker.launch.scaling import Send
 from stoker.launch.scaling import scale as scale_run
 from stoker.observe.runs import find
 from stoker.rundir import RunDir
@@ -32,20 +33,19 @@ def scale(args: argparse.Namespace) -> int:
     run = find(args.run, args.runs)
     say: Callable[[str], None] = (lambda _: None) if args.json else _say
     with Interrupts() as interrupts:  # a run between two jobs would not go on by itself
-        done = scale_run(run, args.nodes, resubmit=_go_on(run), say=say, committed=interrupts.hold)
+        done = scale_run(run, args.nodes, anew=_anew, say=say, committed=interrupts.hold)
     if args.json:
         print(json.dumps({"name": run.name, "folder": str(run.path)} | asdict(done)))
         return contract.EXIT_DONE
-    for text in done.warnings:
-        print(f"warning: {text}")
     nodes = f"{done.nodes} node{'s' * (done.nodes != '1')}"
     print(TOLD[done.how].format(run=run.name, was=done.was, nodes=nodes))
     return contract.EXIT_DONE
 
 
-def _go_on(run: RunDir) -> Callable[[AnySpec], object]:
-    """Heavy, so by name: what prepares data comes with it."""
-    return lambda spec: importlib.import_module("stoker.api.run").go_on(spec, runs=run.path.parent)
+def _anew(spec: AnySpec, run: RunDir) -> Send:
+    """By name: what prepares data comes with it, and a core install does without where a job can be changed."""
+    send: Send = importlib.import_module("stoker.api.cluster").anew(spec, run)
+    return send
 
 
 def _say(line: str) -> None:

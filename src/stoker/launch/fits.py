@@ -37,10 +37,28 @@ def check_fits(needs: Needs, inventory: Inventory, *, nodes: int) -> list[str]:
             return [f"{problem}: it waits until a larger one is added"]
         raise UserError(problem, remedy=_less(lack))
     warnings = _check_workers(needs, fitting, elastic=inventory.elastic)
-    there = sum(count * _pods(machine, asked) for machine, count in holding if machine.ready)
+    there = _room(holding, asked)
     if asked and there < nodes:
         warnings.append(f"{there} of the {nodes} nodes that it asks for are there now: the other pods wait")
     return warnings
+
+
+def check_room(needs: Needs, inventory: Inventory, *, nodes: int) -> None:
+    """Refuses more nodes than there is room for, where nobody adds any: for a run that would end to wait for them."""
+    asked = _asked(needs)
+    if not inventory.known or inventory.elastic or not asked:
+        return
+    holding = [(machine, count) for machine, count in inventory.fitting(needs) if not _lacks(machine, asked)]
+    if (there := _room(holding, asked)) < nodes:
+        raise UserError(
+            f"{there} of the {nodes} nodes that it needs are there, and it would have to end before it waits for them",
+            remedy="Ask for fewer, or add nodes first; kubectl get nodes shows them",
+        )
+
+
+def _room(holding: list[tuple[Machine, int]], asked: Asked) -> int:
+    """Pods that the nodes which are ready hold, were nothing else there."""
+    return sum(count * _pods(machine, asked) for machine, count in holding if machine.ready)
 
 
 def _check_workers(needs: Needs, fitting: list[tuple[Machine, int]], *, elastic: bool) -> list[str]:

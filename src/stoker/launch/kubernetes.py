@@ -114,13 +114,16 @@ class Kubernetes:
     def plan(self, spec: AnySpec, facts: Facts, run: Path) -> Submission:
         return plan(spec, facts if isinstance(facts, ClusterFacts) else NO_CLUSTER, run)
 
-    def check(self, spec: AnySpec, facts: ClusterFacts, submission: Submission) -> list[str]:
-        """Refuses what cannot work before anything is made; what is only worth a word comes back."""
+    def check(self, spec: AnySpec, facts: ClusterFacts, submission: Submission, *, running: bool = False) -> list[str]:
+        """Refuses what cannot work before anything is made; what is only worth a word comes back.
+
+        `running`: its job may still run, and gives way later.
+        """
         owner = submission.objects[-1]
         name = kind_name(owner)
         preconditions.check(self.cluster, spec.on, name)
         warnings = check_fits(needs(spec, submission.run.name), facts.inventory, nodes=spec.on.nodes.most)
-        last = self._last(owner)
+        last = running or self._last(owner)
         for one in job_kind(name).trials(submission.objects):
             if one["kind"] in SHARED and self._there(key_of(one), one["metadata"]["name"]):
                 continue  # it is taken as it is, by those too who may make none

@@ -83,11 +83,13 @@ def trials(objects: Sequence[Object]) -> list[Object]:
 
 
 def scaled(job: Object, nodes: Nodes) -> Object | None:
-    """Its bounds, which an autoscaler of it has too, and what its scale subresource writes, in one change."""
+    """Its bounds, and what its scale subresource writes, in one change; between the bounds an autoscaler chooses."""
     replicas = job["spec"]["pytorchReplicaSpecs"]
     if "Master" not in replicas:
-        bounds = {"minReplicas": nodes.least, "maxReplicas": nodes.most}
-        return {"spec": {"elasticPolicy": bounds, "pytorchReplicaSpecs": {"Worker": {"replicas": nodes.most}}}}
+        bounds = {"elasticPolicy": {"minReplicas": nodes.least, "maxReplicas": nodes.most}}
+        if job["spec"]["elasticPolicy"].get("metrics"):
+            return {"spec": bounds}
+        return {"spec": bounds | {"pytorchReplicaSpecs": {"Worker": {"replicas": nodes.most}}}}
     if not nodes.fixed or nodes.most == 1 or "Worker" not in replicas:  # the operator leaves the last Workers be
         return None
     return {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": nodes.most - 1}}}}
