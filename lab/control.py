@@ -47,14 +47,27 @@ def start(host: Host, programs: Path) -> None:
     host.start(
         "kube-scheduler",
         str(programs / "kube-scheduler"),
-        f"--kubeconfig={pki.kubeconfig('scheduler')}",
+        f"--config={_scheduler_config()}",
         f"--authentication-kubeconfig={pki.kubeconfig('scheduler')}",
         f"--authorization-kubeconfig={pki.kubeconfig('scheduler')}",
         "--bind-address=127.0.0.1",
-        "--leader-elect=false",
     )
     start_dns(host, programs)
     wait_for(_registry_answers, "the registry")
+
+
+def _scheduler_config() -> Path:
+    """All nodes are looked at for each pod: a pod that would rather not be on a fake one finds the two real ones."""
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(pki.kubeconfig("scheduler"))},
+        "leaderElection": {"leaderElect": False},
+        "percentageOfNodesToScore": 100,
+    }
+    file = FOLDER / "scheduler.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
 
 
 def start_registry(host: Host) -> None:
