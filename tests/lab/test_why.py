@@ -452,7 +452,7 @@ class Bed:
         run.create(spec, None)
         planned = plan(with_image(spec), replace(NO_CLUSTER, namespace=home.name), run.path)
         for one in planned.objects:
-            home.kubectl.apply(one)
+            assert wait(lambda one=one: taken(home.kubectl, one), f"{one['kind']} {name}")
         context = yaml.safe_load(self.lab.kubeconfig.read_text())["current-context"]
         run.write_place(place_of(planned, context=context))
         return run
@@ -535,6 +535,17 @@ def bed(lab, namespace, tmp_path: Path, stoker) -> Iterator[Bed]:  # noqa: ARG00
         lab.kubectl("delete", "queue", named, "--ignore-not-found", check=False)
         lab.kubectl("delete", "node", f"{named}-silent", "--ignore-not-found")
         fake.have(0, named=named)
+
+
+def taken(kubectl: Kubectl, one: dict[str, Any]) -> bool:
+    """A TrainJob is refused until its webhook has heard of the runtime that was made just before it."""
+    try:
+        kubectl.apply(one)
+    except RuntimeError as e:
+        if "must be created before the TrainJob" in str(e):
+            return False
+        raise
+    return True
 
 
 def abort(job: dict[str, Any]) -> dict[str, Any]:
