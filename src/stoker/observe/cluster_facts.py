@@ -62,7 +62,7 @@ def gather(run: RunDir, cluster: Cluster | None = None, *, brief: bool = False) 
     seen = replace(seen, pods=_within(seen.pods, kind, wanted(seen.job, on.nodes.most)))
     state = _state(kind, seen) if seen.job else None
     some = newest(seen.pods or _imagined(place, seen), kind.node)
-    again = state is not None and state.state == "restarting"
+    again = state is not None and state.state == "restarting" and not suspension(seen.job, "", "")[0]
     if again and not brief and not any(ended_at(pod, kind.CONTAINER) for pod in seen.pods):
         some = _with_an_ending(cluster, place, kind, some)
     fact = partial(pod_fact, container=kind.CONTAINER, now=time.time(), machines=seen.machines, on=on)
