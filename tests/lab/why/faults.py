@@ -84,7 +84,7 @@ FAULTS = [
         words=(
             "on.nodes=2",
             "on.gpus=8",
-            "on.selectors={kubernetes.io/hostname: NODES-00000}",
+            f"on.selectors={{kubernetes.io/hostname: NODES-00000, {WORKERS}: NODES}}",  # its reader goes elsewhere
             f"on.tolerations=['{WORKERS}']",
         ),
         types=(RELAUNCHED,),

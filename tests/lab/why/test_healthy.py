@@ -14,7 +14,7 @@ from tests.lab.why.bed import wait
 
 TRAINING = [
     "model.layers=1", "model.heads=2", "model.width=32", "model.context=64", "data.tokenizer.train=300",
-    "batch.sequences=8", "batch.length=32", "until.steps=1000", "checkpoint.every=500", "eval.every=0",
+    "batch.sequences=8", "batch.length=32", "until.steps=300", "checkpoint.every=150", "eval.every=0",
     "log.every=1", "log.tensorboard=false", "precision=fp32", "compile=false", "on.workers=1",
 ]  # fmt: skip
 
