@@ -13,6 +13,7 @@ from stoker.kube import Cluster, Forbidden, Object, connect
 from stoker.launch.check_kube import CONTROLLERS
 from stoker.launch.inventory import Machine, machine
 from stoker.launch.jobs import JobKind, JobState, job_kind
+from stoker.launch.standing import with_pods
 from stoker.observe.claim_facts import claim_facts
 from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RecordFact, RunFact
 from stoker.observe.job_facts import blame, kueue, pod_spec, suspension, wanted
@@ -60,7 +61,8 @@ def gather(run: RunDir, cluster: Cluster | None = None, *, brief: bool = False) 
     kind, on = job_kind(place.job), run.any_spec().on
     seen = _look(cluster, place)
     seen = replace(seen, pods=_within(seen.pods, kind, wanted(seen.job, on.nodes.most)))
-    state = _state(kind, seen) if seen.job else None
+    phases = {pod["status"].get("phase", "") for pod in seen.pods}
+    state = with_pods(kind.state(seen.job), phases) if seen.job else None
     some = newest(seen.pods or _imagined(place, seen), kind.node)
     again = state is not None and state.state == "restarting" and not suspension(seen.job, "", "")[0]
     if again and not brief and not any(ended_at(pod, kind.CONTAINER) for pod in seen.pods):
@@ -198,21 +200,6 @@ def _with_an_ending(cluster: Cluster, place: PlaceRef, kind: JobKind, some: Newe
             node = kind.node(pod)
             return [(one, [pod, *old] if kind.node(one) == node else old) for one, old in some] or [(pod, [])]
     return some
-
-
-def _state(kind: JobKind, seen: _Seen) -> JobState:
-    """A JobSet is ready with all its pods only: one that waits may well run with some."""
-    assert seen.job is not None
-    said, phases = kind.state(seen.job), {pod["status"].get("phase") for pod in seen.pods}
-    if said.state != "waiting":
-        return said
-    return (
-        JobState(state="running")
-        if "Running" in phases
-        else JobState(state="restarting")
-        if "Failed" in phases
-        else said
-    )
 
 
 def _slim(pod: Object) -> Object:
