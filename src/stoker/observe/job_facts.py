@@ -4,9 +4,10 @@ import json
 import shlex
 from typing import Any
 
+from stoker.launch.jobs.vcjob import SUSPENDED
+from stoker.launch.kubernetes import LABEL_QUEUE
+
 Object = dict[str, Any]
-KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-ABORTED = ("Aborting", "Aborted")  # Volcano's words for a job that is suspended
 
 
 def wanted(job: Object | None, otherwise: int) -> int:
@@ -33,7 +34,7 @@ def suspension(job: Object | None, kubectl: str, name: str) -> tuple[bool, str]:
         return True, _patch(kubectl, name, {"spec": {"suspend": False}})
     if (spec.get("runPolicy") or {}).get("suspend"):
         return True, _patch(kubectl, name, {"spec": {"runPolicy": {"suspend": False}}})
-    if job and _volcano(job).get("phase") in ABORTED:
+    if job and _volcano(job).get("phase") in SUSPENDED:
         meta = job["metadata"]
         return True, f"vcctl job resume --name {meta['name']} --namespace {meta['namespace']}"
     return False, ""
@@ -50,7 +51,7 @@ def blame(job: Object | None) -> tuple[str, str]:
 
 def kueue(job: Object | None) -> str:
     """The queue of Kueue's that it waits in."""
-    return ((job or {}).get("metadata", {}).get("labels") or {}).get(KUEUE_LABEL) or ""
+    return ((job or {}).get("metadata", {}).get("labels") or {}).get(LABEL_QUEUE) or ""
 
 
 def _volcano(job: Object) -> Object:
