@@ -82,7 +82,7 @@ def unbound(**claim: Any) -> dict[str, list[Object]]:
 
 
 def test_a_run_of_a_task_for_each_node_that_waits_for_room_is_explained(there: Holdings, launched) -> None:
-    task = {"replicas": 1, "template": {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}}
+    task = {"name": "node", "replicas": 1, "template": {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}}
     there.things["jobs"] = [owner({"tasks": [task, task], "queue": "default"}, {"state": {"phase": "Pending"}})]
     there.things["queues"] = [{"metadata": {"name": "default"}, "status": {"state": "Open"}}]
     said = "queue resource quota insufficient: insufficient cpu"
@@ -90,6 +90,18 @@ def test_a_run_of_a_task_for_each_node_that_waits_for_room_is_explained(there: H
     found = first(launched("vcjob", "on.nodes=2"))
     assert found is not None
     assert found.id == "queue-over-capacity"
+
+
+def test_a_pod_that_volcano_has_not_made_yet_is_called_as_it_will_be(there: Holdings, launched) -> None:
+    asks = {"name": "pytorch", "image": "x", "resources": {"requests": {"cpu": "64"}}}
+    task = {"name": "node", "replicas": 1, "template": {"spec": {"containers": [asks]}}}
+    there.things["jobs"] = [owner({"tasks": [task]}, {"state": {"phase": "Pending"}})]
+    there.things["queues"] = [{"metadata": {"name": "default"}, "status": {"state": "Open"}}]
+    there.things["persistentvolumeclaims"] = [{"metadata": {"name": "v"}, "status": {"phase": "Bound"}}]
+    there.things["events"] = [event("PodGroup", f"{NAME}-1", "Unschedulable", "1 node: 1 insufficient cpu")]
+    assert (found := first(launched("vcjob"))) is not None
+    assert found.id == "too-large"
+    assert f"pod {NAME}-node-0 needs 64 cores" in found.cause
 
 
 def test_an_autoscaler_that_takes_pods_away_is_no_trouble(there: Holdings, launched) -> None:

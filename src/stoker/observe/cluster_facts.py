@@ -16,7 +16,7 @@ from stoker.launch.jobs import JobKind, JobState, job_kind
 from stoker.launch.standing import with_pods
 from stoker.observe.claim_facts import claim_facts
 from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RecordFact, RunFact
-from stoker.observe.job_facts import blame, kueue, pod_spec, suspension, wanted
+from stoker.observe.job_facts import blame, first_pod, kueue, suspension, wanted
 from stoker.observe.launch_words import words
 from stoker.observe.link_facts import link_facts
 from stoker.observe.pod_facts import Newest, bare, ended_at, newest, pod_fact
@@ -183,12 +183,13 @@ def _imagined(place: PlaceRef, seen: _Seen) -> list[Object]:
     groups = [one for one in seen.events if one["involvedObject"].get("kind") == "PodGroup"]
     ours = [one for one in groups if one["involvedObject"].get("name", "").startswith(f"{place.run}-")]
     ours = [one for one in ours if SHORT.search(one.get("message") or "")]
-    spec = pod_spec(seen.job) if seen.job else None
-    if not ours or seen.job is None or spec is None:
+    first = first_pod(seen.job) if seen.job else None
+    if not ours or seen.job is None or first is None:
         return []
+    name, spec = first
     said = max(ours, key=_moment).get("message") or ""
     condition = {"type": "PodScheduled", "status": "False", "message": said}
-    meta = {"name": f"{place.run}-0", "creationTimestamp": seen.job["metadata"]["creationTimestamp"]}
+    meta = {"name": name, "creationTimestamp": seen.job["metadata"]["creationTimestamp"]}
     status = {"phase": "Pending", "conditions": [condition]}
     return [{"metadata": meta, "spec": spec, "status": status}]
 

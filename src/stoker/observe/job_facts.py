@@ -21,10 +21,10 @@ def wanted(job: Object | None, otherwise: int) -> int:
     return int((spec.get("trainer") or {}).get("numNodes") or spec.get("completions") or otherwise)
 
 
-def pod_spec(job: Object) -> Object | None:
-    """Of a Volcano job, of its first pod: TorchX makes a task of each."""
+def first_pod(job: Object) -> tuple[str, Object] | None:
+    """Name and spec of a Volcano job's: TorchX makes a task of each."""
     tasks = job["spec"].get("tasks") or []
-    return tasks[0]["template"]["spec"] if tasks else None
+    return (f"{job['metadata']['name']}-{tasks[0]['name']}-0", tasks[0]["template"]["spec"]) if tasks else None
 
 
 def suspension(job: Object | None, kubectl: str, name: str) -> tuple[bool, str]:
