@@ -165,6 +165,17 @@ def test_a_job_that_volcano_has_aborted_is_suspended(there: Holdings, launched) 
     assert f"vcctl job resume --name {NAME} --namespace default" in found.remedy
 
 
+@pytest.mark.usefixtures("there")
+def test_how_a_run_ended_is_told_when_its_job_is_gone(launched) -> None:
+    run = launched("job")
+    view = {"state": "failed", "step": 7, "reason": "the loss is not a number", "remedy": "Lower optimizer.lr"}
+    run.write_seen({"asked": 0.0, "view": view})
+    assert (found := first(run)) is not None
+    assert (found.id, found.cause) == ("run-failed", "the loss is not a number")
+    run.write_seen({"asked": 0.0, "view": view | {"state": "done", "reason": "", "remedy": ""}})
+    assert first(run) is None
+
+
 def test_a_claim_that_waits_for_a_pods_node_does_not_hide_why_there_is_none(there: Holdings, launched) -> None:
     run = launched("job", "on.cpu=64")
     there.things |= unbound(volumeBindingMode="WaitForFirstConsumer")

@@ -70,7 +70,7 @@ def gather(run: RunDir, cluster: Cluster | None = None, *, brief: bool = False) 
     fact = partial(pod_fact, container=kind.CONTAINER, now=time.time(), machines=seen.machines, on=on)
     pods = [fact(one, old, node=kind.node(one)) for one, old in some]
     ended = state is None or state.state in ENDED
-    read = _read_before(run) if brief and ended else None
+    read = _read_before(run) if ended and (brief or seen.job is None) else None
     asked = Asked(run, place, cluster, ended=ended) if not read and _has_run(seen, ended=ended) else None
     facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, kind.CONTAINER, pods, some))
     if asked is None:
