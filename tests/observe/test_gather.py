@@ -190,6 +190,14 @@ def test_a_claim_that_waits_for_a_pods_node_does_not_hide_why_there_is_none(ther
     assert "no more disks" in found.cause
 
 
+def test_who_may_not_see_storage_classes_is_not_told_that_there_is_none(there: Holdings, launched) -> None:
+    there.things |= unbound()
+    del there.things["persistentvolumeclaims"][0]["spec"]["storageClassName"]
+    there.broken = {"storageclasses": 403}
+    assert (found := first(launched("job", "on.cpu=64"))) is not None
+    assert found.id == "claim-unbound"
+
+
 def test_who_may_not_see_events_is_told_what_else_is_known(there: Holdings, launched) -> None:
     there.things |= unbound(volumeBindingMode="WaitForFirstConsumer")
     there.broken = {"events": 403}

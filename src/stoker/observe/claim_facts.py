@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from stoker.kube import Cluster, Forbidden, Object
-from stoker.observe.facts import ClaimFact
+from stoker.observe.facts import UNKNOWN, ClaimFact
 from stoker.rundir import PlaceRef
 
 DEFAULT = "storageclass.kubernetes.io/is-default-class"
@@ -37,8 +37,10 @@ def _fact(name: str, claim: Object | None, classes: list[Object] | None, said: s
         return ClaimFact(claim=name, state="missing")
     wanted = claim["spec"].get("storageClassName")
     known = None if classes is None else [one["metadata"]["name"] for one in classes]
-    state = ""
-    if not wanted:
+    state = UNKNOWN
+    if wanted is None and classes is None:
+        wanted = ""  # the cluster's own, if it has one
+    elif not wanted:
         default = [one for one in classes or [] if (one["metadata"].get("annotations") or {}).get(DEFAULT) == "true"]
         wanted = default[0]["metadata"]["name"] if wanted is None and default else ""
         state = "there" if wanted else "none"
