@@ -12,9 +12,9 @@ TAINT = "0/2 nodes are available: 2 node(s) had untolerated taint {team: other}.
 AFFINITY = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
 
 
-def machine(name: str = "m", *taints: str, cpu: float = 4, **labels: str) -> Machine:
+def machine(name: str = "m", *taints: str, cpu: float = 4, gpus: float = 0, **labels: str) -> Machine:
     marks = tuple({"key": key, "value": "x", "effect": "NoSchedule"} for key in taints)
-    offers = {"cpu": float(cpu), "memory": 8 * 2.0**30, "nvidia.com/gpu": 0.0}
+    offers = {"cpu": float(cpu), "memory": 8 * 2.0**30, "nvidia.com/gpu": float(gpus)}
     return Machine(name=name, labels=labels, taints=marks, offers=offers, ready=True)
 
 
@@ -91,6 +91,15 @@ def test_the_nodes_that_are_looked_at_could_take_the_pod_and_control_planes_come
     closed = machine("closed", "node.kubernetes.io/unschedulable", cpu=64)
     assert obstacle(large, SHORT, [machine("one"), closed]).example == "closed"
     assert obstacle(large, SHORT, [machine("one"), machine("theirs", "team", cpu=64)]).obstacle == "size"
+
+
+def test_devices_that_only_tainted_nodes_have_are_to_be_reached_and_not_done_without() -> None:
+    plain, guarded = machine("plain"), machine("guarded", "nvidia.com/gpu", gpus=8)
+    found = obstacle(pod(asked={"nvidia.com/gpu": "8"}), TAINT, [plain, guarded])
+    assert (found.obstacle, found.example, found.mend) == ("taint", "guarded", "'on.tolerations=[nvidia.com/gpu]'")
+    assert obstacle(pod(asked={"nvidia.com/gpu": "16"}), TAINT, [plain, guarded]).obstacle == "size"
+    few = machine("few", gpus=4)
+    assert obstacle(pod(asked={"nvidia.com/gpu": "8"}), TAINT, [plain, few, guarded]).mend == "on.gpus=4"
 
 
 def test_no_toleration_is_to_help_against_a_node_that_is_not_well() -> None:

@@ -45,11 +45,10 @@ def obstacle(pod: Object, said: str, machines: Sequence[Machine] | None, on: On 
     able = [one for one in fitting if all(value <= one.offers.get(name, 0.0) for name, value in asked.items())]
     welcome = [one for one in fitting if not _strange(pod, one)]
     if not any(one in welcome for one in able):
-        return (
-            _closed(pod, able)
-            or _too_large(asked, welcome or fitting)
-            or (_by_taint(pod, able, on) if able else Obstacle(obstacle=""))
-        )
+        closed = _closed(pod, able)
+        taint = _by_taint(pod, able, on) if able else None
+        large = _too_large(asked, welcome or fitting)
+        return closed or (taint if _guarded(asked, welcome) else None) or large or taint or Obstacle(obstacle="")
     named = INSUFFICIENT.search(said)
     if named and named[1] in asked:
         name = named[1]
@@ -125,6 +124,12 @@ def _closed(pod: Object, able: Sequence[Machine]) -> Obstacle | None:
         if strange and all(taint["key"].startswith(HEALTH) for taint in strange):
             return Obstacle(obstacle="sick", lacks=strange[0]["key"], example=one.name)
     return None
+
+
+def _guarded(asked: Mapping[str, float], welcome: Sequence[Machine]) -> bool:
+    """No node that takes it has a device of a kind that it needs: those that do are mostly tainted for that."""
+    devices = [name for name, value in asked.items() if value and "/" in name]
+    return bool(welcome) and any(not any(one.offers.get(name) for one in welcome) for name in devices)
 
 
 def _by_taint(pod: Object, able: Sequence[Machine], on: On) -> Obstacle:
