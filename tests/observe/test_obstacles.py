@@ -59,6 +59,14 @@ def test_a_label_that_the_run_does_not_name_itself_is_not_to_be_forged() -> None
     assert (found.lacks, found.mend) == ("node.kubernetes.io/instance-type=p5.48xlarge", "")
 
 
+def test_a_node_that_somebody_labelled_otherwise_is_not_to_be_labelled_anew() -> None:
+    wants, ours = pod(nodeSelector={"role": "gpu"}), on(selectors={"role": "gpu"})
+    taken = machine("taken", role="cpu")
+    assert obstacle(wants, AFFINITY, [taken, machine("free", "team")], ours).example == "free"
+    found = obstacle(wants, AFFINITY, [taken], ours)
+    assert (found.obstacle, found.lacks, found.example) == ("selector", "role=gpu", "")
+
+
 def test_an_affinity_counts_as_a_selector() -> None:
     terms = [{"matchExpressions": [{"key": "kind", "operator": "In", "values": ["spot", "cheap"]}]}]
     assert obstacle(pod(affinity=required(terms)), AFFINITY, [machine(kind="dear")]).obstacle == "selector"

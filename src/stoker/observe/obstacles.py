@@ -101,13 +101,19 @@ def _by_name(pod: Object, machines: Sequence[Machine], on: On) -> Obstacle | Non
 
 
 def _by_label(pod: Object, machines: Sequence[Machine], on: On) -> Obstacle:
-    """The labels that no node has, or all of them when each has some. Those that the run names itself can be given."""
+    """The labels that no node has, or all of them when each has some.
+
+    Those that the run names itself can be given, to a node where nothing else stands in their place.
+    """
     selector = _selector(pod)
     alone = {key: value for key, value in selector.items() if all(one.labels.get(key) != value for one in machines)}
     if alone or (selector and not _terms(pod)):
         lacking = alone or selector
         ours = all(on.selectors.get(key) == value for key, value in lacking.items())
-        free = sorted(machines, key=lambda one: (not one.ready, bool(one.taints), _rank(one)))
+        unmarked = [
+            one for one in machines if all(one.labels.get(key, value) == value for key, value in lacking.items())
+        ]
+        free = sorted(unmarked, key=lambda one: (not one.ready, bool(one.taints), _rank(one)))
         example = free[0].name if free and ours else ""
         given = " ".join(shlex.quote(f"{key}={value}") for key, value in lacking.items())
         return Obstacle(obstacle="selector", lacks=_pairs(lacking), example=example, mend=given if ours else "")
