@@ -65,6 +65,13 @@ def test_a_message_with_a_command_in_it_does_not_get_into_a_remedy() -> None:
     assert not any("rm -rf" in one.remedy for one in found)
 
 
+def test_a_pod_that_gets_no_network_is_not_one_that_is_refused() -> None:
+    said = "failed to setup network for sandbox: plugin type=cni failed"
+    event = EventFact(about="Pod", name="books-0", reason="FailedCreatePodSandBox", said=said)
+    found = findings(Facts(run=replace(RUN, missing=1), events=(event,)))
+    assert [one.id for one in found] == ["network-not-ready", "pods-missing"]
+
+
 def test_words_come_from_the_thing_the_run_and_the_groups_of_a_match() -> None:
     rule = Rule.model_validate(
         PLAIN
