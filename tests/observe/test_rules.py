@@ -56,6 +56,13 @@ def test_what_anybody_may_have_written_is_not_to_be_typed(where: dict[str, objec
         Rule.model_validate(PLAIN | {"where": where, "remedy": remedy})
 
 
+def test_what_an_event_is_about_may_be_typed_where_it_is_a_pod() -> None:
+    about = PLAIN | {"of": "event", "cause": "it is {name}", "remedy": "kubectl delete pod {name}"}
+    with pytest.raises(ValidationError, match="name is to be typed"):
+        Rule.model_validate(about)
+    assert Rule.model_validate(about | {"where": {"about": "Pod"}})
+
+
 def test_a_message_with_a_command_in_it_does_not_get_into_a_remedy() -> None:
     run = replace(RUN, missing=1)
     said = 'error looking up service account team/$(rm -rf ~): serviceaccount "$(rm -rf ~)" not found'

@@ -114,7 +114,10 @@ class Rule(_Strict):
 
     @model_validator(mode="after")
     def _has_nothing_typed_that_anybody_wrote(self) -> Self:
-        """A remedy is pasted into a shell, and a message may hold a command."""
+        """A remedy is pasted into a shell, and a message may hold a command.
+
+        So may the name of what an event is about, unless that is a pod: only the run's own are taken.
+        """
         typed = {part[1] for part in string.Formatter().parse(self.remedy) if part[1]}
         given = [one.match for one in self.where.values() if isinstance(one, Test) and one.match]
         groups = {group: match for match in given for group in re.compile(match).groupindex}
@@ -122,7 +125,8 @@ class Rule(_Strict):
             body = groups[name].partition(f"(?P<{name}>")[2].partition(")")[0]
             if not PLAIN.fullmatch(body):
                 raise ValueError(f"{name} is to be typed, and may match more than a name")
-        if loose := (typed & FREE) - set(groups):
+        free = FREE if self.of != "event" or self.where.get("about") == "Pod" else FREE | {"name"}
+        if loose := (typed & free) - set(groups):
             raise ValueError(f"{min(loose)} is to be typed, and anybody may have written it")
         return self
 
