@@ -16,7 +16,7 @@ def typed(text: str) -> On:
 
 
 def test_a_list_or_a_mapping_keeps_what_was_in_it() -> None:
-    found = words(On(kind="kubernetes", image_secrets=["one"], selectors={"role": "gpu"}, pod=POD))
+    found = words(On(kind="kubernetes", image_secrets=["one"], selectors={"role": "gpu"}, pod=POD), 1)
     assert typed(found["opened"].replace("NAME", "two")).image_secrets == ["one", "two"]
     assert typed(found["processors"]).selectors == {"role": "gpu", "kubernetes.io/arch": "ARCH"}
     [container] = typed(found["pulled"]).pod["spec"]["containers"]
@@ -24,6 +24,13 @@ def test_a_list_or_a_mapping_keeps_what_was_in_it() -> None:
     demoted = typed(found["demoted"]).pod["spec"]
     assert demoted["containers"] == POD["spec"]["containers"]
     assert demoted["securityContext"]["runAsUser"] == 1000
+
+
+def test_a_run_over_a_runtime_of_the_clusters_is_given_no_range_of_nodes() -> None:
+    assert typed(words(On(kind="kubernetes"), 4)["fewer"]).nodes.least == 1
+    runtime = On(kind="kubernetes", job="trainjob", runtime="torch-distributed")
+    fewer = words(runtime, 4)["fewer"].replace("N", "2")
+    assert typed(f"on.job=trainjob on.runtime=torch-distributed {fewer}").nodes.fixed
 
 
 def test_words_survive_a_shell() -> None:

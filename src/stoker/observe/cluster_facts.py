@@ -174,7 +174,7 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
         nodes=nodes,
         volume=place.volume,
         image=place.image,
-        **words(on),
+        **words(on, nodes),
     )
 
 

@@ -57,6 +57,8 @@ class RunFact:
     """The same: on.pod, with a user that is not root."""
     processors: str = ""
     """The same: on.selectors, with nodes of the processors ARCH."""
+    fewer: str = "on.nodes=N"
+    """The same: fewer nodes than it asks for, any number of them where it may have a range."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,13 +22,14 @@ def word(key: str, value: object) -> str:
     return shlex.quote(f"{key}={text}")
 
 
-def words(on: On) -> dict[str, str]:
-    """By the names that the rules know them by."""
+def words(on: On, nodes: int) -> dict[str, str]:
+    """By the names that the rules know them by. `nodes`: as many as it asks for now."""
     return {
         "opened": word("on.image_secrets", [*on.image_secrets, "NAME"]),
         "pulled": word("on.pod", _without_policy(on.pod)),
         "demoted": word("on.pod", merged(on.pod, NOT_ROOT)),
         "processors": word("on.selectors", on.selectors | {ARCH: "ARCH"}),
+        "fewer": "on.nodes=N" if on.runtime else f"on.nodes=1..{nodes}",
     }
 
 
