@@ -24,6 +24,9 @@ def test_very_many_pods_that_hang_are_asked_together_and_given_up_together(
         seen = top.look()
         assert time.monotonic() - began < 30  # one after the other they take twenty minutes
         assert len(server.asked) == MOST
+        server.pods += 90
+        assert top.look().pods == MOST + 134
+        assert len(server.asked) == MOST, "a command was left behind in a pod, and another one was asked"
     assert (seen.pods, seen.asked, len(seen.unread)) == (MOST + 44, MOST, MOST)
     assert set(seen.unread.values()) == {"no answer within 5 seconds"}
     assert (seen.state, seen.used) == ("running", [])

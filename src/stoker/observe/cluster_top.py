@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.kube import Object, connect
 from stoker.launch.jobs import job_kind
-from stoker.launch.probe.pods import evenly
+from stoker.launch.probe.pods import MOST, evenly
 from stoker.launch.reader import runs
 from stoker.launch.remote import Remote
 from stoker.launch.standing import standing
@@ -57,7 +57,7 @@ class ClusterTop:
 
     def look(self) -> Look:
         there = self._pods()
-        pods = {pod["metadata"]["name"]: pod for pod in evenly(there)}
+        pods = self._chosen(there)
         self._asked = {name: asked for name, asked in self._asked.items() if name in pods and not asked.ended}
         new = {name: _Asked(self._remote, name, self._words) for name in pods if name not in self._asked}
         end = time.monotonic() + PATIENCE
@@ -76,6 +76,13 @@ class ClusterTop:
             pods=len(there),
             asked=len(pods),
         )
+
+    def _chosen(self, there: list[Object]) -> dict[str, Object]:
+        """Of very many, those where a command is already: it stays as long as its pod does."""
+        pods = {pod["metadata"]["name"]: pod for pod in there}
+        kept = {name: pod for name, pod in pods.items() if name in self._asked and not self._asked[name].ended}
+        others = [pod for name, pod in pods.items() if name not in kept]
+        return kept | {pod["metadata"]["name"]: pod for pod in evenly(others, MOST - len(kept))}
 
     def _where(self, told: list[dict[str, Any]], *, asked: bool) -> tuple[str, int, int | None]:
         """As the pod says that is furthest on; where none answers, the cluster, and what was heard of it last."""

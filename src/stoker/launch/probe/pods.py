@@ -90,9 +90,9 @@ def sites(pods: Iterable[Object], services: Iterable[Object]) -> list[Site]:
     return found
 
 
-def evenly(pods: Sequence[Object]) -> list[Object]:
+def evenly(pods: Sequence[Object], most: int = MOST) -> list[Object]:
     """Pure. All of them, or of more than can be asked as many, from the first to the last."""
-    count = min(MOST, len(pods))
+    count = min(most, len(pods))
     return [pods[at * len(pods) // count] for at in range(count)]
 
 
