@@ -51,7 +51,20 @@ def plan(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: None
     backend = Kubernetes.of(spec.on, say)
     facts = backend.discover()
     submission = backend.plan(spec, facts, run.path)
-    return Planned(backend=backend, facts=facts, submission=submission, warnings=backend.check(spec, facts, submission))
+    warnings = [*left_behind(run, place_of(submission)), *backend.check(spec, facts, submission)]
+    return Planned(backend=backend, facts=facts, submission=submission, warnings=warnings)
+
+
+def left_behind(run: RunDir, place: PlaceRef) -> list[str]:
+    """A warning, where a run goes on at another volume than the one that it has trained on, as far as is known here."""
+    old, step = run.place_ref(), ((run.seen() or {}).get("view") or {}).get("step")
+    if old is None or not step or (old.namespace, old.volume) == (place.namespace, place.volume):
+        return []
+    return [
+        f"it came to step {step} on volume {old.volume} of namespace {old.namespace}, and its checkpoints stay there: "
+        f"on volume {place.volume} of namespace {place.namespace} it begins at step 0, unless "
+        f"{contract.VOLUME_RUNS}/{place.run} was copied to it"
+    ]
 
 
 def plan_dry(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: None) -> Planned:
