@@ -119,7 +119,7 @@ def test_a_queue_that_is_there_is_not_tried_so_nobody_needs_the_right_to_make_it
     ("word", "said"),
     [
         ([], "on.queue is not set, and context lab has no queue 'default' of Volcano's.* Name one: .*there are: nlp"),
-        (["on.queue=cv"], "on.queue names Volcano's queue 'cv', .*There are: nlp"),
+        (["on.queue=cv"], "on.queue names Volcano's queue 'cv', .*There are: nlp; .*'on.queue_make={weight: 1}'$"),
     ],
 )
 def test_a_queue_that_nobody_named_is_not_called_the_users(

@@ -93,7 +93,7 @@ def _volcano_queue(cluster: Cluster, on: On) -> None:
     if queue is None and on.queue_make is None:
         raise UserError(
             f"on.queue names Volcano's queue '{name}', and {cluster.who} has none of that name",
-            remedy=f"There are: {', '.join(there) or 'none'}; or have it made: on.queue_make={{weight: 1}}",
+            remedy=f"There are: {', '.join(there) or 'none'}; or have it made: 'on.queue_make={{weight: 1}}'",
         )
     state = (queue or {}).get("status", {}).get("state", "Open")
     if state != "Open":
