@@ -8,6 +8,8 @@ from stoker.launch.reader import claimed
 from stoker.spec.errors import UserError
 from stoker.spec.on import On
 
+KUEUE = "kueue.x-k8s.io"  # its kinds are asked for in the version that the cluster prefers
+
 
 def check(cluster: Cluster, on: On, job: str) -> None:
     """`job`: the kind of job that it takes."""
@@ -104,9 +106,10 @@ def _volcano_queue(cluster: Cluster, on: On) -> None:
 
 
 def _kueue_queue(cluster: Cluster, name: str) -> None:
-    if not cluster.serves("LocalQueue"):
+    version = cluster.preferred(KUEUE)
+    if version is None:
         raise UserError(
             f"on.queue is {name}, and {cluster.who} has no Kueue",
             remedy="Leave on.queue out, or take a queue of Volcano's: on.job=vcjob",
         )
-    _there(cluster, "LocalQueue", "queue", name)
+    _there(cluster, cluster.kind("LocalQueue", f"{KUEUE}/{version}").key, "queue", name)
