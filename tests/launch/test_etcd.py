@@ -71,6 +71,9 @@ def test_a_server_that_will_never_answer_is_not_waited_for(state: dict, said: st
         raise stuck([pod], "etcd:v9", "kubectl -n a")
     leaving = pod | {"metadata": {"name": "etcd-0", "deletionTimestamp": "2026-11-15T12:00:00Z"}}
     assert stuck([leaving], "etcd:v9", "kubectl -n a") is None
+    for phase in ("Failed", "Succeeded"):
+        evicted = pod | {"status": {"phase": phase, "containerStatuses": [state]}}
+        assert stuck([evicted], "etcd:v9", "kubectl -n a") is None
     assert stuck([pod], "etcd:v10", "kubectl -n a") is None
 
 

@@ -94,12 +94,14 @@ def remove(cluster: Cluster) -> list[str]:
 
 
 def stuck(pods: Iterable[Object], image: str, kubectl: str) -> UserError | None:
-    """Pure. What no waiting mends; not of a pod of another image, which is on its way out."""
+    """Pure. What no waiting mends; not of a pod of another image, or one that was evicted: another takes its place."""
     for pod in pods:
-        if "deletionTimestamp" in pod["metadata"] or pod["spec"]["containers"][0]["image"] != image:
+        status = pod.get("status") or {}
+        gone = "deletionTimestamp" in pod["metadata"] or status.get("phase") in ("Failed", "Succeeded")
+        if gone or pod["spec"]["containers"][0]["image"] != image:
             continue
-        for status in (pod.get("status") or {}).get("containerStatuses") or []:
-            state, last = status.get("state") or {}, status.get("lastState") or {}
+        for one in status.get("containerStatuses") or []:
+            state, last = one.get("state") or {}, one.get("lastState") or {}
             ended = state.get("terminated") or ("waiting" in state and last.get("terminated"))
             if ended and ended.get("reason") not in CANNOT_START:
                 return UserError(
