@@ -9,7 +9,7 @@ from typing import Any
 from stoker.kube import Cluster, Forbidden
 from stoker.launch.image.reference import parse, without_scheme
 from stoker.launch.pod import SECURITY
-from stoker.launch.reader import trouble
+from stoker.launch.reader import short, trouble
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.on import On
@@ -23,7 +23,7 @@ LABELS = {"app": NAME, contract.LABEL_MANAGED_BY: contract.MANAGED_BY}
 POLL = 0.5
 PATIENCE = 300.0  # seconds: its image is pulled
 NOBODY = 65532  # the user that it runs as: its images have root for one
-CANNOT_START = ("StartError", "ContainerCannotRun")
+CANNOT_START = ("StartError", "ContainerCannotRun", "RunContainerError")
 VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
@@ -103,7 +103,11 @@ def stuck(pods: Iterable[Object], image: str, kubectl: str) -> UserError | None:
         for one in status.get("containerStatuses") or []:
             state, last = one.get("state") or {}, one.get("lastState") or {}
             ended = state.get("terminated") or ("waiting" in state and last.get("terminated"))
-            if ended and ended.get("reason") not in CANNOT_START:
+            for end in (state.get("waiting"), ended):
+                if end and end.get("reason") in CANNOT_START:
+                    said = short(end.get("message") or end["reason"])
+                    return UserError(f"image {image} cannot start etcd ({said})", remedy="Name an --image of etcd 3.5")
+            if ended:
                 return UserError(
                     f"etcd ends with code {ended['exitCode']} as soon as it starts",
                     remedy=f"See why: {kubectl} logs deployment/{NAME}",
