@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from stoker.api.cluster import with_image
 from stoker.kube import Cluster, Object, connect
+from stoker.launch.command_word import command_word
 from stoker.launch.execution import Execution
 from stoker.launch.image.base import Progress as Building
 from stoker.launch.image.reference import without_scheme
@@ -18,7 +19,6 @@ from stoker.launch.probe.conduct import conduct
 from stoker.launch.probe.pods import evenly, headless, made, sites
 from stoker.launch.probe.survey import Place, Survey
 from stoker.launch.reader import runs
-from stoker.observe.record_facts import command_word
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -50,7 +50,7 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
     if gpus:
         raise UserError(
             f"the workers of run '{run.name}' use its GPUs now",
-            remedy=f"Stop it first with: stoker stop {run.name}; or try other nodes with --nodes N",
+            remedy=f"Stop it first with: stoker stop {word}; or try other nodes with --nodes N",
         )
     survey = _look(cluster, live, spec, image=place.image, container=job_kind(place.job).CONTAINER, live=True)
     return replace(survey, place=about)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from stoker.cli import output
+from stoker.launch.command_word import command_word
 from stoker.launch.kubernetes import reach
 from stoker.observe.cluster import ClusterView, own_events, view
 from stoker.observe.cluster import events as cluster_events
@@ -90,7 +91,8 @@ def stop(run: RunDir, *, say: Callable[[str], None], as_json: bool) -> int:
     if as_json:
         print(json.dumps(asdict(now) | {"stopped": stopped}))
     elif stopped:
-        say(f"run '{run.name}' has ended at step {now.step} ({now.state}); it goes on with: stoker launch {run.name}")
+        again = f"stoker launch {command_word(run)}"
+        say(f"run '{run.name}' has ended at step {now.step} ({now.state}); it goes on with: {again}")
     else:
         say(f"run '{run.name}' is not running ({now.state})")
     return contract.EXIT_DONE

@@ -11,6 +11,7 @@ from typing import Any
 
 from stoker.kube import Cluster, Forbidden, Object, connect
 from stoker.launch.check_kube import CONTROLLERS
+from stoker.launch.command_word import command_word
 from stoker.launch.inventory import Machine, machine
 from stoker.launch.jobs import JobKind, JobState, job_kind
 from stoker.observe.claim_facts import claim_facts
@@ -21,7 +22,7 @@ from stoker.observe.link_facts import link_facts
 from stoker.observe.pod_facts import Newest, bare, ended_at, newest, pod_fact
 from stoker.observe.pods import seconds
 from stoker.observe.queue_facts import queue_facts
-from stoker.observe.record_facts import command_word, error_in
+from stoker.observe.record_facts import error_in
 from stoker.observe.remote_records import Asked
 from stoker.observe.rules import findings
 from stoker.rundir import PlaceRef, RunDir
