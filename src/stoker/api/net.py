@@ -1,7 +1,6 @@
 """What lies between the nodes of a run, or of a cluster: seen from the run's own pods, or from some made for it."""
 
 import secrets
-import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -39,7 +38,7 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
     live = _live(cluster, place.run, job_kind(place.job).node)
     word = command_word(run)
     about = replace(
-        _place(place.context, place.namespace, spec),
+        _place(cluster, spec),
         run=word,
         again=f"stoker stop {word} && stoker launch {word}" if live else f"stoker launch {word}",
     )
@@ -69,12 +68,11 @@ def between_nodes(spec: AnySpec, *, nodes: int | None, gpus: bool, progress: Bui
     image = without_scheme(str(ready.on.image))
     wanted = nodes or on.nodes.most
     survey = _with_pods(cluster, spec, name=cluster_name(spec.name), image=image, nodes=wanted, gpus=gpus)
-    return replace(survey, place=_place(on.context, cluster.namespace, spec))
+    return replace(survey, place=_place(cluster, spec))
 
 
-def _place(context: str | None, namespace: str, spec: AnySpec) -> Place:
-    anywhere = "kubectl" + (f" --context {shlex.quote(context)}" if context else "")
-    return Place(anywhere=anywhere, kubectl=f"{anywhere} -n {namespace}", avoid=tuple(spec.on.avoid))
+def _place(cluster: Cluster, spec: AnySpec) -> Place:
+    return Place(anywhere=cluster.kubectl_anywhere, kubectl=cluster.kubectl, avoid=tuple(spec.on.avoid))
 
 
 def _live(cluster: Cluster, run: str, node: Callable[[Object], int | None]) -> list[Object]:

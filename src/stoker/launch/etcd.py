@@ -1,7 +1,6 @@
 """An etcd server in the cluster, for runs that ask for `on.rendezvous: etcd`."""
 
 import re
-import shlex
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -67,16 +66,14 @@ def install(cluster: Cluster, image: str) -> list[Object]:
             )
     for one in made:
         cluster.apply(one)
-    flag = f" --context {shlex.quote(cluster.context)}" if cluster.context else ""
-    kubectl = f"kubectl{flag} -n {cluster.namespace}"
     end = time.monotonic() + PATIENCE
     while not _answers(cluster.get("Deployment", NAME)):
-        if problem := stuck(cluster.list("Pod", labels=LABELS), without_scheme(image), kubectl):
+        if problem := stuck(cluster.list("Pod", labels=LABELS), without_scheme(image), cluster.kubectl):
             raise problem
         if time.monotonic() > end:
             raise UserError(
                 f"etcd has not answered in {PATIENCE:.0f} s",
-                remedy=f"See why: {kubectl} describe pods -l app={NAME}",
+                remedy=f"See why: {cluster.kubectl} describe pods -l app={NAME}",
             )
         time.sleep(POLL)
     return made
@@ -112,7 +109,7 @@ def stuck(pods: Iterable[Object], image: str, kubectl: str) -> UserError | None:
                     f"etcd ends with code {ended['exitCode']} as soon as it starts",
                     remedy=f"See why: {kubectl} logs deployment/{NAME}",
                 )
-        if found := trouble(pod):
+        if found := trouble(pod, kubectl):
             return UserError(
                 f"etcd does not start: {found.problem}",
                 remedy="Name another --image, or let the namespace's default service account pull it; then try again",

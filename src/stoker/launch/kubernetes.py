@@ -217,7 +217,7 @@ class Kubernetes:
                 if time.monotonic() > end:
                     raise UserError(
                         f"the last {kind} of run '{run}' does not go away",
-                        remedy=f"See: kubectl describe {kind} {name}",
+                        remedy=f"See: {self.cluster.kubectl} describe {kind} {name}",
                     )
                 time.sleep(POLL)
 

@@ -31,10 +31,9 @@ def _namespace(cluster: Cluster) -> None:
     except Forbidden:
         return  # it is told when the objects are tried
     if there is None:
-        flag = f"--context {cluster.context} " if cluster.context else ""
         raise UserError(
             f"{cluster.who} has no namespace '{name}'",
-            remedy=f"Set on.namespace, or make it: kubectl {flag}create namespace {name}",
+            remedy=f"Set on.namespace, or make it: {cluster.kubectl_anywhere} create namespace {name}",
         )
 
 

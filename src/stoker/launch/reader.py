@@ -84,7 +84,7 @@ def ensure(cluster: Cluster, pod: Object) -> str:
     while (there := cluster.get("Pod", name)) is not None and not _is_good(there):
         cluster.delete("Pod", name, grace=0)
         if time.monotonic() > end:
-            raise UserError(f"pod {name} does not go away", remedy=f"Run: kubectl delete pod {name} --force")
+            raise UserError(f"pod {name} does not go away", remedy=f"Run: {cluster.kubectl} delete pod {name} --force")
         time.sleep(0.2)
     if there is None:
         cluster.apply(pod)
@@ -133,18 +133,18 @@ def _wait(cluster: Cluster, name: str, end: float) -> str:
         seen = pod
         if runs(pod):
             return name
-        if problem := trouble(pod):
+        if problem := trouble(pod, cluster.kubectl):
             cluster.delete("Pod", name, grace=0)
             raise problem
     cluster.delete("Pod", name, grace=0)
     why = unscheduled(seen) or "it does not say why"
     raise UserError(
         f"pod {name}, which is to read the volume, did not start within {PATIENCE:.0f} seconds ({why})",
-        remedy=f"See: kubectl -n {cluster.namespace} get events",
+        remedy=f"See: {cluster.kubectl} get events",
     )
 
 
-def trouble(pod: Object) -> UserError | None:
+def trouble(pod: Object, kubectl: str) -> UserError | None:
     """What no waiting mends."""
     name, image = pod["metadata"]["name"], pod["spec"]["containers"][0]["image"]
     status = pod.get("status") or {}
@@ -172,7 +172,7 @@ def trouble(pod: Object) -> UserError | None:
         claim = next((one["claimName"] for one in volumes if one), "")
         return UserError(
             f"the volume claim '{claim}' is not bound to a volume ({short(why)})",
-            remedy=f"See why: kubectl describe pvc {claim}",
+            remedy=f"See why: {kubectl} describe pvc {claim}",
         )
     return None
 

@@ -1,7 +1,6 @@
 """What a cluster knows of a run in trouble: few requests, most of them at once, for a thousand pods as for one."""
 
 import re
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -143,19 +142,17 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
     reason, complaint = blame(seen.job)
     if state and state.state == "failed":
         complaint = complaint or state.reason
-    flag = f" --context {shlex.quote(place.context)}" if place.context else ""
-    kubectl = f"kubectl{flag} -n {place.namespace}"
     there = cluster.kind(kind.KIND)
     object = f"{there.plural}{f'.{there.group}' if there.group else ''}/{place.run}"
-    suspended, resume = suspension(seen.job, kubectl, object)
+    suspended, resume = suspension(seen.job, cluster.kubectl, object)
     nodes = wanted(seen.job, on.nodes.most)
     return RunFact(
         run=word,
         state=now,
         away=True,
         again=f"stoker stop {word} && stoker launch {word}" if alive else f"stoker launch {word}",
-        kubectl=kubectl,
-        anywhere=f"kubectl{flag}",
+        kubectl=cluster.kubectl,
+        anywhere=cluster.kubectl_anywhere,
         namespace=place.namespace,
         ending=bool(seen.namespace and seen.namespace["metadata"].get("deletionTimestamp")),
         kind=kind.KIND,
