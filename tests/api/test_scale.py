@@ -213,3 +213,11 @@ def test_a_run_that_is_done_meanwhile_is_not_begun_again(launched: Callable[...,
     assert run.spec.on.nodes == "1"
     assert len(server.patches) == 1, "nothing was made"
     assert not server.deleted
+
+
+def test_a_run_that_does_not_run_is_gone_on_with_by_a_command_that_finds_it(
+    launched: Callable[..., Run], server: Server, tmp_path: Path
+) -> None:
+    run = launched("job")
+    del server.objects["/apis/batch/v1/namespaces/team/jobs/tale-abcd"]
+    refused(run, "2", match=f"stoker launch {tmp_path}/runs/tale-abcd on.nodes=2$")

@@ -36,7 +36,7 @@ def test_a_run_on_this_machine_says_what_to_type_instead(here: RunDir, capsys: p
     assert scale(here, "2") == 2
     said = capsys.readouterr().err
     assert "lives on this machine" in said
-    assert "stoker launch tale on.workers=2" in said
+    assert f"stoker launch {here.path} on.workers=2" in said
     with pytest.raises(UserError, match="lives on this machine"):
         open_run(here.path).scale(2)
 

@@ -75,3 +75,12 @@ def test_status_of_a_run_that_failed_says_why(run: RunDir, capsys: pytest.Captur
 def test_a_run_that_is_not_there_is_refused_in_a_line(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Did you mean tale?" in said(capsys, "tail", code=2)
     assert run.exists()
+
+
+def test_a_run_that_is_not_found_by_its_name_is_called_by_its_folder(
+    run: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run.path / "events.jsonl").unlink()
+    run.write_exit(Exit(state="paused", code=0, step=9, reason="as asked"))
+    monkeypatch.chdir(run.path)
+    assert f"stoker launch {run.path}\n" in said(capsys, run.name, "--runs", str(run.path.parent))

@@ -11,6 +11,7 @@ from stoker.spec.load import load
 from stoker.spec.run import ScriptSpec
 
 ENDED = {"terminated": {"reason": "Error", "exitCode": 1}}
+NO_ETCD = 'exec: "etcd": executable file not found'
 ON = ["script=train.py", "on.kind=kubernetes", "on.rendezvous=etcd"]
 
 
@@ -57,6 +58,8 @@ def test_only_pods_of_its_namespace_reach_it_and_it_has_no_rights_on_its_node() 
     [
         ({"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}, "etcd:v9 cannot be pulled"),
         ({"state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}}, "etcd does not start"),
+        ({"state": {"waiting": {"reason": "RunContainerError", "message": NO_ETCD}}}, NO_ETCD),
+        ({"state": {"terminated": {"reason": "StartError", "exitCode": 128, "message": NO_ETCD}}}, NO_ETCD),
         ({"state": ENDED}, "etcd ends with code 1.*kubectl -n a logs deployment/etcd"),
         ({"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ENDED}, "etcd ends with code 1"),
     ],
@@ -71,6 +74,9 @@ def test_a_server_that_will_never_answer_is_not_waited_for(state: dict, said: st
         raise stuck([pod], "etcd:v9", "kubectl -n a")
     leaving = pod | {"metadata": {"name": "etcd-0", "deletionTimestamp": "2026-11-15T12:00:00Z"}}
     assert stuck([leaving], "etcd:v9", "kubectl -n a") is None
+    for phase in ("Failed", "Succeeded"):
+        evicted = pod | {"status": {"phase": phase, "containerStatuses": [state]}}
+        assert stuck([evicted], "etcd:v9", "kubectl -n a") is None
     assert stuck([pod], "etcd:v10", "kubectl -n a") is None
 
 

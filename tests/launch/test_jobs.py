@@ -171,6 +171,14 @@ def test_a_patch_that_takes_away_what_a_run_needs_is_refused(job: str, patch: st
 
 
 @pytest.mark.parametrize("job", KINDS)
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("name", ["", "name: 5, "])
+def test_a_container_that_has_no_name_is_refused(job: str, field: str, name: str) -> None:
+    with pytest.raises(UserError, match=f"on.pod has one of spec.{field} without a name. Give it one"):
+        planned(job, f"on.pod={{spec: {{{field}: [{{{name}image: busybox}}]}}}}")
+
+
+@pytest.mark.parametrize("job", KINDS)
 def test_where_a_run_will_be_is_read_from_its_plan(job: str) -> None:
     place = place_of(planned(job), context="lab")
     assert (place.context, place.namespace, place.job, place.run) == ("lab", "team", job, "demo-abcd")

@@ -119,7 +119,7 @@ def test_a_queue_that_is_there_is_not_tried_so_nobody_needs_the_right_to_make_it
     ("word", "said"),
     [
         ([], "on.queue is not set, and context lab has no queue 'default' of Volcano's.* Name one: .*there are: nlp"),
-        (["on.queue=cv"], "on.queue names Volcano's queue 'cv', .*There are: nlp"),
+        (["on.queue=cv"], "on.queue names Volcano's queue 'cv', .*There are: nlp; .*'on.queue_make={weight: 1}'$"),
     ],
 )
 def test_a_queue_that_nobody_named_is_not_called_the_users(
@@ -129,4 +129,34 @@ def test_a_queue_that_nobody_named_is_not_called_the_users(
         monkeypatch.setenv("KUBECONFIG", str(file))
         spec, submission = planned("on.job=vcjob", *word)
         with pytest.raises(UserError, match=said):
+            Kubernetes.of(spec.on).check(spec, NO_CLUSTER, submission)
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_a_queue_of_kueues_is_looked_for_in_the_version_that_the_cluster_prefers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    root = f"/apis/kueue.x-k8s.io/{version}"
+    queues = f"{root}/namespaces/team/localqueues"
+    there: dict[str, Any] = {
+        "/apis": {"groups": [{"name": "kueue.x-k8s.io", "preferredVersion": {"version": version}}]},
+        "/apis/batch/v1": {"resources": [{"name": "jobs"}]},
+        root: {"resources": [{"name": "localqueues", "kind": "LocalQueue", "namespaced": True}]},
+        queues: {"metadata": {}, "items": [made("nlp")]},
+        f"{queues}/nlp": made("nlp"),
+        "/api/v1/namespaces/team": made("team"),
+        "/api/v1/namespaces/team/persistentvolumeclaims/vol": CLAIM,
+    }
+
+    def answer(method: str, path: str, _: str) -> tuple[int, Any]:
+        if method == "PATCH":
+            return 200, made(path)
+        return (200, there[path]) if path in there else (404, NOT_FOUND)
+
+    with served(tmp_path, answer) as file:
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        spec, submission = planned("on.queue=nlp")
+        Kubernetes.of(spec.on).check(spec, NO_CLUSTER, submission)
+        spec, submission = planned("on.queue=cv")
+        with pytest.raises(UserError, match=r"on\.queue names LocalQueue 'cv', .*There are: nlp"):
             Kubernetes.of(spec.on).check(spec, NO_CLUSTER, submission)

@@ -176,6 +176,19 @@ def test_a_run_that_would_end_first_is_refused_nodes_that_nobody_adds() -> None:
     check_room(of(), cluster(*nodes), nodes=5)
 
 
+def test_nodes_to_avoid_are_no_room() -> None:
+    there = cluster(*(node(name, cpu="4", memory="16Gi") for name in "abc"))
+    asked = ("on.cpu=3", "on.avoid=[c, gone]")
+    check_room(of(*asked), there, nodes=2)
+    with pytest.raises(UserError, match="2 of the 3 nodes that it needs are there"):
+        check_room(of(*asked), there, nodes=3)
+    assert check_fits(of(*asked), there, nodes=3) == [
+        "2 of the 3 nodes that it asks for are there now: the other pods wait"
+    ]
+    with pytest.raises(UserError, match=r"are in on\.avoid\. Name fewer nodes in on\.avoid$"):
+        check_fits(of("on.avoid=[a, b, c]"), there, nodes=1)
+
+
 def test_where_nodes_are_added_on_demand_it_may_only_have_to_wait() -> None:
     there = cluster(node("a", cpu="4", memory="16Gi"), elastic=True)
     assert "it waits until a larger one is added" in check_fits(of("on.gpus=8"), there, nodes=1)[0]

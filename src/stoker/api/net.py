@@ -1,13 +1,13 @@
 """What lies between the nodes of a run, or of a cluster: seen from the run's own pods, or from some made for it."""
 
 import secrets
-import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from stoker.api.cluster import with_image
 from stoker.kube import Cluster, Object, connect
+from stoker.launch.command_word import command_word
 from stoker.launch.execution import Execution
 from stoker.launch.image.base import Progress as Building
 from stoker.launch.image.reference import without_scheme
@@ -18,7 +18,6 @@ from stoker.launch.probe.conduct import conduct
 from stoker.launch.probe.pods import evenly, headless, made, sites
 from stoker.launch.probe.survey import Place, Survey
 from stoker.launch.reader import runs
-from stoker.observe.record_facts import command_word
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -39,7 +38,7 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
     live = _live(cluster, place.run, job_kind(place.job).node)
     word = command_word(run)
     about = replace(
-        _place(place.context, place.namespace, spec),
+        _place(cluster, spec),
         run=word,
         again=f"stoker stop {word} && stoker launch {word}" if live else f"stoker launch {word}",
     )
@@ -50,7 +49,7 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
     if gpus:
         raise UserError(
             f"the workers of run '{run.name}' use its GPUs now",
-            remedy=f"Stop it first with: stoker stop {run.name}; or try other nodes with --nodes N",
+            remedy=f"Stop it first with: stoker stop {word}; or try other nodes with --nodes N",
         )
     survey = _look(cluster, live, spec, image=place.image, container=job_kind(place.job).CONTAINER, live=True)
     return replace(survey, place=about)
@@ -69,12 +68,11 @@ def between_nodes(spec: AnySpec, *, nodes: int | None, gpus: bool, progress: Bui
     image = without_scheme(str(ready.on.image))
     wanted = nodes or on.nodes.most
     survey = _with_pods(cluster, spec, name=cluster_name(spec.name), image=image, nodes=wanted, gpus=gpus)
-    return replace(survey, place=_place(on.context, cluster.namespace, spec))
+    return replace(survey, place=_place(cluster, spec))
 
 
-def _place(context: str | None, namespace: str, spec: AnySpec) -> Place:
-    anywhere = "kubectl" + (f" --context {shlex.quote(context)}" if context else "")
-    return Place(anywhere=anywhere, kubectl=f"{anywhere} -n {namespace}", avoid=tuple(spec.on.avoid))
+def _place(cluster: Cluster, spec: AnySpec) -> Place:
+    return Place(anywhere=cluster.kubectl_anywhere, kubectl=cluster.kubectl, avoid=tuple(spec.on.avoid))
 
 
 def _live(cluster: Cluster, run: str, node: Callable[[Object], int | None]) -> list[Object]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from stoker.cli import output
 from stoker.cli.places import runs_argument
+from stoker.launch.command_word import command_word
 from stoker.observe.diagnose import Diagnosis, as_record, diagnose, gather
 from stoker.observe.rules import Finding
 from stoker.observe.runs import find
@@ -49,4 +50,4 @@ def _line(state: str, one: Finding) -> str:
 def _fine(run: RunDir, found: Diagnosis) -> str:
     text = FINE.get(found.state, f"{found.state}: nothing that is known here explains it. See: stoker events {{run}}")
     unread = f" (its records cannot be read: {output.printable(found.unread)})" if found.unread else ""
-    return text.format(run=run.name) + unread
+    return text.format(run=command_word(run)) + unread

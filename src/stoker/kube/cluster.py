@@ -9,6 +9,7 @@ import httpx
 
 from stoker.kube import streams
 from stoker.kube.kinds import KINDS, Kind
+from stoker.kube.kubectl import kubectl
 from stoker.kube.refusals import NOT_FOUND, Lost, Refused, Unreachable
 from stoker.kube.session import Session
 
@@ -39,6 +40,16 @@ class Cluster:
     def who(self) -> str:
         """Which cluster, in words."""
         return self._session.who
+
+    @property
+    def kubectl(self) -> str:
+        """What a command for things of its namespace begins with."""
+        return kubectl(self.context, self.namespace)
+
+    @property
+    def kubectl_anywhere(self) -> str:
+        """The same for things of no namespace, or of another."""
+        return kubectl(self.context)
 
     @property
     def server(self) -> str:

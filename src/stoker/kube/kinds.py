@@ -62,7 +62,6 @@ KINDS = {
         Kind("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets"),
         Kind("Job", "batch.volcano.sh/v1alpha1", "jobs", shared=True),
         Kind("Queue", "scheduling.volcano.sh/v1beta1", "queues", namespaced=False),
-        Kind("LocalQueue", "kueue.x-k8s.io/v1beta1", "localqueues"),
         Kind("NodePool", "karpenter.sh/v1", "nodepools", namespaced=False),
     )
 }

@@ -8,6 +8,7 @@ import httpx
 import yaml
 
 from stoker.kube.kinds import Kind
+from stoker.kube.kubectl import kubectl
 from stoker.spec.errors import UserError
 
 NOT_FOUND = 404
@@ -73,14 +74,14 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
     if code == 401:
         return Refused(
             f"the API server of {who} does not know these credentials",
-            remedy=f"Log in again, then try: kubectl {_flag(who)}auth whoami",
+            remedy=f"Log in again, then try: {_kubectl(who)} auth whoami",
             code=code,
         )
     if code == 403 and (named := CANNOT.search(message)):
         return forbidden(verb=named[1], kind=kind, namespace=named[2] or namespace, who=who, code=code)
     if code == NOT_FOUND and f'namespaces "{namespace}" not found' in message:
         return Refused(
-            f"{who} has no namespace '{namespace}'", remedy=f"Run: kubectl {_flag(who)}create ns {namespace}", code=code
+            f"{who} has no namespace '{namespace}'", remedy=f"Run: {_kubectl(who)} create ns {namespace}", code=code
         )
     if code == NOT_FOUND and not (status.get("details") or {}).get("name"):
         return Refused(
@@ -139,7 +140,7 @@ def unreachable(error: Exception, *, server: str, who: str) -> Unreachable:
         )
     return Unreachable(
         f"the API server {server} of {who} does not answer ({reason})",
-        remedy=f"Is the cluster up, and this machine in its network? Try: kubectl {_flag(who)}get --raw /readyz",
+        remedy=f"Is the cluster up, and this machine in its network? Try: {_kubectl(who)} get --raw /readyz",
     )
 
 
@@ -151,5 +152,5 @@ def _status(response: httpx.Response) -> dict[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
-def _flag(who: str) -> str:
-    return f"--context {who.removeprefix('context ')} " if who.startswith("context ") else ""
+def _kubectl(who: str) -> str:
+    return kubectl(who.removeprefix("context ") if who.startswith("context ") else None)

@@ -81,7 +81,7 @@ def _namespace(cluster: Cluster) -> Iterator[Finding]:
     except Forbidden:
         yield Finding(name="namespace", ok=True, needed=True, found=f"{name} (you may not see whether it is there)")
         return
-    remedy = "" if there else f"Run: kubectl {_flag(cluster)}create namespace {name}"
+    remedy = "" if there else f"Run: {cluster.kubectl_anywhere} create namespace {name}"
     found = name if there else f"there is no {name}"
     yield Finding(name="namespace", ok=there, needed=True, found=found, remedy=remedy)
 
@@ -130,7 +130,7 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
         if devices := sum(machine.offers.get(name, 0) * count for machine, count in ready):
             found += f", {devices:g} {name}"
     found += ", more are added on demand" if inventory.elastic else ""
-    remedy = "" if there else "See: kubectl describe nodes"
+    remedy = "" if there else f"See: {cluster.kubectl_anywhere} describe nodes"
     yield Finding(name="nodes", ok=bool(there) or inventory.elastic, needed=True, found=found, remedy=remedy)
     yield from _devices(inventory)
 
@@ -163,7 +163,7 @@ def _volumes(cluster: Cluster) -> Iterator[Finding]:
         return
     single = [one["metadata"]["name"] for one in claims]
     found = f"none that several nodes can share; for one node: {', '.join(single)}" if single else "no claim"
-    remedy = f"Make one: kubectl {_flag(cluster)}-n {cluster.namespace} apply -f - <<'END'\n{_claim(cluster)}END"
+    remedy = f"Make one: {cluster.kubectl} apply -f - <<'END'\n{_claim(cluster)}END"
     yield Finding(name="volumes", ok=False, needed=not single, found=found, remedy=remedy)
 
 
@@ -223,7 +223,7 @@ def _trouble(cluster: Cluster, name: str, labels: Mapping[str, str], there: list
     for one in there:
         if one.get("status", {}).get("readyReplicas"):
             return None
-        of, kubectl = one["metadata"]["name"], f"kubectl {_flag(cluster)}-n {one['metadata']['namespace']}"
+        of, kubectl = one["metadata"]["name"], f"{cluster.kubectl_anywhere} -n {one['metadata']['namespace']}"
         found = f"its CRD is there, its controller {of} is not ready"
         remedy = f"Run: {kubectl} rollout status deployment/{of}"
         if one["spec"].get("replicas") == 0:
@@ -245,7 +245,7 @@ def _dns(cluster: Cluster) -> Iterator[Finding]:
         return
     ends = [one for some in slices for one in some.get("endpoints") or []]
     ready = [one for one in ends if one.get("conditions", {}).get("ready") is not False]
-    remedy = "" if ready else f"See: kubectl {_flag(cluster)}-n kube-system get pods -l k8s-app=kube-dns"
+    remedy = "" if ready else f"See: {cluster.kubectl_anywhere} -n kube-system get pods -l k8s-app=kube-dns"
     found = f"{len(ready)} server{'s' * (len(ready) != 1)}" if ready else "no server is ready: names do not resolve"
     yield Finding(name="DNS", ok=bool(ready), needed=False, found=found, remedy=remedy)
 
@@ -254,7 +254,3 @@ def _resource(name: str) -> Kind:
     kind, slash, part = name.partition("/")
     known = API_KINDS[kind]
     return Kind(known.name, known.version, f"{known.plural}/{part}") if slash else known
-
-
-def _flag(cluster: Cluster) -> str:
-    return f"--context {cluster.context} " if cluster.context else ""

@@ -1,7 +1,6 @@
 """An etcd server in the cluster, for runs that ask for `on.rendezvous: etcd`."""
 
 import re
-import shlex
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from stoker.kube import Cluster, Forbidden
 from stoker.launch.image.reference import parse, without_scheme
 from stoker.launch.pod import SECURITY
-from stoker.launch.reader import trouble
+from stoker.launch.reader import short, trouble
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.on import On
@@ -23,7 +22,7 @@ LABELS = {"app": NAME, contract.LABEL_MANAGED_BY: contract.MANAGED_BY}
 POLL = 0.5
 PATIENCE = 300.0  # seconds: its image is pulled
 NOBODY = 65532  # the user that it runs as: its images have root for one
-CANNOT_START = ("StartError", "ContainerCannotRun")
+CANNOT_START = ("StartError", "ContainerCannotRun", "RunContainerError")
 VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
@@ -67,16 +66,14 @@ def install(cluster: Cluster, image: str) -> list[Object]:
             )
     for one in made:
         cluster.apply(one)
-    flag = f" --context {shlex.quote(cluster.context)}" if cluster.context else ""
-    kubectl = f"kubectl{flag} -n {cluster.namespace}"
     end = time.monotonic() + PATIENCE
     while not _answers(cluster.get("Deployment", NAME)):
-        if problem := stuck(cluster.list("Pod", labels=LABELS), without_scheme(image), kubectl):
+        if problem := stuck(cluster.list("Pod", labels=LABELS), without_scheme(image), cluster.kubectl):
             raise problem
         if time.monotonic() > end:
             raise UserError(
                 f"etcd has not answered in {PATIENCE:.0f} s",
-                remedy=f"See why: {kubectl} describe pods -l app={NAME}",
+                remedy=f"See why: {cluster.kubectl} describe pods -l app={NAME}",
             )
         time.sleep(POLL)
     return made
@@ -94,19 +91,25 @@ def remove(cluster: Cluster) -> list[str]:
 
 
 def stuck(pods: Iterable[Object], image: str, kubectl: str) -> UserError | None:
-    """Pure. What no waiting mends; not of a pod of another image, which is on its way out."""
+    """Pure. What no waiting mends; not of a pod of another image, or one that was evicted: another takes its place."""
     for pod in pods:
-        if "deletionTimestamp" in pod["metadata"] or pod["spec"]["containers"][0]["image"] != image:
+        status = pod.get("status") or {}
+        gone = "deletionTimestamp" in pod["metadata"] or status.get("phase") in ("Failed", "Succeeded")
+        if gone or pod["spec"]["containers"][0]["image"] != image:
             continue
-        for status in (pod.get("status") or {}).get("containerStatuses") or []:
-            state, last = status.get("state") or {}, status.get("lastState") or {}
+        for one in status.get("containerStatuses") or []:
+            state, last = one.get("state") or {}, one.get("lastState") or {}
             ended = state.get("terminated") or ("waiting" in state and last.get("terminated"))
-            if ended and ended.get("reason") not in CANNOT_START:
+            for end in (state.get("waiting"), ended):
+                if end and end.get("reason") in CANNOT_START:
+                    said = short(end.get("message") or end["reason"])
+                    return UserError(f"image {image} cannot start etcd ({said})", remedy="Name an --image of etcd 3.5")
+            if ended:
                 return UserError(
                     f"etcd ends with code {ended['exitCode']} as soon as it starts",
                     remedy=f"See why: {kubectl} logs deployment/{NAME}",
                 )
-        if found := trouble(pod):
+        if found := trouble(pod, kubectl):
             return UserError(
                 f"etcd does not start: {found.problem}",
                 remedy="Name another --image, or let the namespace's default service account pull it; then try again",

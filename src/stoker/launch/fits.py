@@ -94,15 +94,17 @@ def _pods(machine: Machine, asked: Asked) -> int:
 def _who(needs: Needs) -> str:
     labels = [f"{key}={value}" for key, value in needs.selectors.items()]
     labels += [" or ".join(f"{key}={value}" for key, value in needs.spot)] if needs.spot else []
-    return (
-        f"has the label{'s' * (len(labels) > 1)} {', '.join(labels)}" if labels else "takes its pods: all have taints"
-    )
+    if not labels:
+        return f"takes its pods: all have taints{' or are in on.avoid' if needs.avoid else ''}"
+    beside = " and is not in on.avoid" if needs.avoid else ""
+    return f"has the label{'s' * (len(labels) > 1)} {', '.join(labels)}{beside}"
 
 
 def _mend(needs: Needs, inventory: Inventory) -> str:
     if not needs.selectors and not needs.spot:
         keys = sorted({str(taint["key"]) for machine, _ in inventory.kinds for taint in machine.taints})
-        return f"Set on.tolerations to some of: {', '.join(keys)}"
+        ways = [f"Set on.tolerations to some of: {', '.join(keys)}"] if keys else []
+        return "; or: ".join([*ways, "Name fewer nodes in on.avoid"] if needs.avoid else ways)
     types = {machine.labels.get("node.kubernetes.io/instance-type") for machine, _ in inventory.kinds} - {None}
     there = f" Instance types that are there: {', '.join(sorted(map(str, types)))}" if types else ""
     return "Change on.instance, on.spot or on.selectors; kubectl get nodes --show-labels shows what there is." + there

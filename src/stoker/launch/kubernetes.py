@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from stoker.kube import Cluster, Forbidden, HookSilent, Object, Refused, connect
-from stoker.kube.kinds import KINDS as API_KINDS
 from stoker.kube.kinds import key_of
 from stoker.launch import pod, preconditions, secrets
 from stoker.launch.backend import Facts, Submission
@@ -31,7 +30,6 @@ from stoker.spec.run import AnySpec
 HIDDEN = "***"
 ENDED = ("done", "failed")
 POLL = 0.2  # seconds between two looks at an object that goes away
-LOCAL_QUEUE = API_KINDS["LocalQueue"]
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 SHARED = ("Queue",)  # kinds of objects that a run may make and does not own
 HOOK_PATIENCE = 90.0  # seconds until the webhook of an operator that was just installed answers
@@ -108,7 +106,7 @@ class Kubernetes:
             inventory=inventory,
             claims=claims,
             jobs=tuple(name for name in KINDS if self._has(name, groups)),
-            kueue=LOCAL_QUEUE.group in groups,
+            kueue=preconditions.KUEUE in groups,
         )
 
     def plan(self, spec: AnySpec, facts: Facts, run: Path) -> Submission:
@@ -219,7 +217,7 @@ class Kubernetes:
                 if time.monotonic() > end:
                     raise UserError(
                         f"the last {kind} of run '{run}' does not go away",
-                        remedy=f"See: kubectl describe {kind} {name}",
+                        remedy=f"See: {self.cluster.kubectl} describe {kind} {name}",
                     )
                 time.sleep(POLL)
 

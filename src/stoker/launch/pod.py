@@ -194,6 +194,12 @@ def _named(one: Any, name: str) -> bool:
 
 def _check(template: Object, task: Task) -> None:
     """What every run needs of its pods is there after the patch."""
+    for field in ("containers", "initContainers"):
+        if not all(_named(one, "name") for one in _things(_dig(template, "spec", field))):
+            raise UserError(
+                f"on.pod has one of spec.{field} without a name",
+                remedy=f"Give it one; that of the training is name: {contract.CONTAINER}",
+            )
     labels, spec = _dig(template, "metadata", "labels"), _dig(template, "spec")
     ours = one_named(_dig(spec, "containers"), contract.CONTAINER)
     volume = one_named(_dig(spec, "volumes"), VOLUME)

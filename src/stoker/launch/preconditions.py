@@ -8,6 +8,8 @@ from stoker.launch.reader import claimed
 from stoker.spec.errors import UserError
 from stoker.spec.on import On
 
+KUEUE = "kueue.x-k8s.io"  # its kinds are asked for in the version that the cluster prefers
+
 
 def check(cluster: Cluster, on: On, job: str) -> None:
     """`job`: the kind of job that it takes."""
@@ -29,10 +31,9 @@ def _namespace(cluster: Cluster) -> None:
     except Forbidden:
         return  # it is told when the objects are tried
     if there is None:
-        flag = f"--context {cluster.context} " if cluster.context else ""
         raise UserError(
             f"{cluster.who} has no namespace '{name}'",
-            remedy=f"Set on.namespace, or make it: kubectl {flag}create namespace {name}",
+            remedy=f"Set on.namespace, or make it: {cluster.kubectl_anywhere} create namespace {name}",
         )
 
 
@@ -93,7 +94,7 @@ def _volcano_queue(cluster: Cluster, on: On) -> None:
     if queue is None and on.queue_make is None:
         raise UserError(
             f"on.queue names Volcano's queue '{name}', and {cluster.who} has none of that name",
-            remedy=f"There are: {', '.join(there) or 'none'}; or have it made: on.queue_make={{weight: 1}}",
+            remedy=f"There are: {', '.join(there) or 'none'}; or have it made: 'on.queue_make={{weight: 1}}'",
         )
     state = (queue or {}).get("status", {}).get("state", "Open")
     if state != "Open":
@@ -104,9 +105,10 @@ def _volcano_queue(cluster: Cluster, on: On) -> None:
 
 
 def _kueue_queue(cluster: Cluster, name: str) -> None:
-    if not cluster.serves("LocalQueue"):
+    version = cluster.preferred(KUEUE)
+    if version is None:
         raise UserError(
             f"on.queue is {name}, and {cluster.who} has no Kueue",
             remedy="Leave on.queue out, or take a queue of Volcano's: on.job=vcjob",
         )
-    _there(cluster, "LocalQueue", "queue", name)
+    _there(cluster, cluster.kind("LocalQueue", f"{KUEUE}/{version}").key, "queue", name)

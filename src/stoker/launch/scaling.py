@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from stoker.kube import Object, Refused
+from stoker.launch.command_word import command_word
 from stoker.launch.jobs import job_kind
 from stoker.launch.kubernetes import ENDED, PATIENCE, Kubernetes, has_not_ended, reach
 from stoker.launch.needs import needs
@@ -59,9 +60,10 @@ def scale(
     """
     nodes = _nodes(words)
     if run.place_ref() is None:
+        word = command_word(run)
         raise UserError(
             f"run '{run.name}' lives on this machine, and has no nodes to add or to take",
-            remedy=f"Give it other workers: stoker stop {run.name}, then stoker launch {run.name} on.workers=2",
+            remedy=f"Give it other workers: stoker stop {word}, then stoker launch {word} on.workers=2",
         )
     backend, place = reach(run)
     spec = run.any_spec()
@@ -142,9 +144,13 @@ def _running_job(backend: Kubernetes, run: RunDir, place: PlaceRef, nodes: Nodes
 
 
 def _does_not_run(run: RunDir, state: str, nodes: Nodes) -> UserError:
-    again = f"stoker launch {run.name} on.nodes={nodes}"
+    again = _again(run, nodes)
     remedy = f"Start another like it: {again} --new" if state == "done" else f"Go on with it at that size: {again}"
     return UserError(f"run '{run.name}' does not run ({state})", remedy=remedy)
+
+
+def _again(run: RunDir, nodes: Nodes) -> str:
+    return f"stoker launch {command_word(run)} on.nodes={nodes}"
 
 
 def _takes(backend: Kubernetes, place: PlaceRef, patch: Object) -> bool:
@@ -181,7 +187,7 @@ def _end(run: RunDir, backend: Kubernetes, place: PlaceRef, nodes: Nodes) -> Non
         if time.monotonic() > end:
             raise RunFailed(
                 f"run '{run.name}' has not saved and ended in {PATIENCE:.0f} seconds",
-                remedy=f"When it has, go on with it: stoker launch {run.name} on.nodes={nodes}",
+                remedy=f"When it has, go on with it: {_again(run, nodes)}",
             )
         time.sleep(POLL)
 
@@ -197,7 +203,7 @@ def _go_on(run: RunDir, backend: Kubernetes, place: PlaceRef, wanted: AnySpec, s
     except StokerError as e:
         raise SavedForLater(
             f"run '{run.name}' has ended to be scaled, and does not go on by itself: {e.problem}",
-            remedy=f"Go on with it: stoker launch {run.name} on.nodes={nodes}",
+            remedy=f"Go on with it: {_again(run, nodes)}",
         ) from e
     raise _does_not_run(run, state, nodes)
 

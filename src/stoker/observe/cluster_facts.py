@@ -1,7 +1,6 @@
 """What a cluster knows of a run in trouble: few requests, most of them at once, for a thousand pods as for one."""
 
 import re
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from typing import Any
 
 from stoker.kube import Cluster, Forbidden, Object, connect
 from stoker.launch.check_kube import CONTROLLERS
+from stoker.launch.command_word import command_word
 from stoker.launch.inventory import Machine, machine
 from stoker.launch.jobs import JobKind, JobState, job_kind
 from stoker.launch.standing import with_pods
@@ -22,7 +22,7 @@ from stoker.observe.link_facts import link_facts
 from stoker.observe.pod_facts import Newest, bare, ended_at, newest, pod_fact
 from stoker.observe.pods import seconds
 from stoker.observe.queue_facts import queue_facts
-from stoker.observe.record_facts import command_word, error_in
+from stoker.observe.record_facts import error_in
 from stoker.observe.remote_records import Asked
 from stoker.observe.rules import findings
 from stoker.rundir import PlaceRef, RunDir
@@ -144,19 +144,17 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
     reason, complaint = blame(seen.job)
     if state and state.state == "failed":
         complaint = complaint or state.reason
-    flag = f" --context {shlex.quote(place.context)}" if place.context else ""
-    kubectl = f"kubectl{flag} -n {place.namespace}"
     there = cluster.kind(kind.KIND)
     object = f"{there.plural}{f'.{there.group}' if there.group else ''}/{place.run}"
-    suspended, resume = suspension(seen.job, kubectl, object)
+    suspended, resume = suspension(seen.job, cluster.kubectl, object)
     nodes = wanted(seen.job, on.nodes.most)
     return RunFact(
         run=word,
         state=now,
         away=True,
         again=f"stoker stop {word} && stoker launch {word}" if alive else f"stoker launch {word}",
-        kubectl=kubectl,
-        anywhere=f"kubectl{flag}",
+        kubectl=cluster.kubectl,
+        anywhere=cluster.kubectl_anywhere,
         namespace=place.namespace,
         ending=bool(seen.namespace and seen.namespace["metadata"].get("deletionTimestamp")),
         kind=kind.KIND,

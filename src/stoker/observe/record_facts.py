@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import shlex
 import time
 from collections.abc import Sequence
 from itertools import islice, pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from stoker.launch.command_word import command_word
 from stoker.observe.facts import RecordFact, RunFact
 from stoker.observe.logs import last_lines
 from stoker.observe.runs import view
@@ -31,11 +30,6 @@ def run_fact(run: RunDir) -> RunFact:
     now, word = view(run), command_word(run)
     again = f"stoker stop {word} && stoker launch {word}" if now.state == "running" else f"stoker launch {word}"
     return RunFact(run=word, state=now.state, again=again)
-
-
-def command_word(run: RunDir) -> str:
-    """What it is called on the command line, here and now."""
-    return run.name if run.path == Path("runs", run.name).absolute() else shlex.quote(str(run.path))
 
 
 def record_fact(run: RunDir) -> RecordFact:

@@ -127,7 +127,7 @@ def _wait(cluster: Cluster, name: str, nodes: Nodes) -> list[Object]:
         up = [pod for pod in pods if runs(pod)]
         if len(up) >= nodes.most:
             return up
-        for problem in filter(None, map(trouble, pods)):
+        for problem in filter(None, (trouble(pod, cluster.kubectl) for pod in pods)):
             raise problem
         why = next(filter(None, map(unscheduled, pods)), "")
         waited = time.monotonic() - began
