@@ -56,6 +56,7 @@ class Fault:
 
 
 WAITS = ("Unschedulable|FailedScheduling",)
+ENDED = '"phase": "Failed"'
 PULLS = ("ErrImagePull|ImagePullBackOff",)
 LOGIN = {"REGISTRY": "LOCKED", "USER": "me", "PASSWORD": "open"}
 CULPRIT = (  # its peer follows it
@@ -235,7 +236,7 @@ FAULTS = [
     Fault(
         id="out-of-memory",
         says=("48 MiB of memory",),
-        shows=("OOMKilled",),
+        shows=("OOMKilled", ENDED),
         words=("on.memory=48MiB",),
         never=TIDY,
         pod=python(GREEDY),
@@ -246,7 +247,7 @@ FAULTS = [
     Fault(
         id="evicted-own-disk",
         says=("own limit",),
-        shows=('"reason": "Evicted"',),
+        shows=('"reason": "Evicted"', ENDED),
         never=TIDY,
         pod=python(MESSY, resources={"limits": {"ephemeral-storage": "5Mi"}}),
         naps=False,
@@ -256,7 +257,7 @@ FAULTS = [
     Fault(
         id="pod-deadline",
         says=("took longer",),
-        shows=('"reason": "DeadlineExceeded"',),
+        shows=('"reason": "DeadlineExceeded"', ENDED),
         never=TIDY,
         pod={"spec": {"activeDeadlineSeconds": 1}},
         types=(RELAUNCHED,),
