@@ -23,6 +23,7 @@ from lab import (
     machine,
     network,
     node,
+    operators,
     packages,
     pki,
 )
@@ -41,8 +42,9 @@ class Parts:
     """What the lab is made of, in the cache."""
 
     programs: Path
-    operator: Path
     images: dict[str, Path]
+    operators: dict[str, Path]
+    """Images of their programs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +108,8 @@ def kubectl() -> Kubectl:
 
 def lacks() -> str | None:
     """Why this machine cannot run the lab, in a few words; None if it can."""
-    return machine.lacks(built=any(CACHE.glob("cluster-*")) and any(CACHE.glob("operator-*")))
+    parts = ("cluster", "operator", "trainer", "volcano")
+    return machine.lacks(built=all(any(CACHE.glob(f"{name}-*")) for name in parts))
 
 
 def build() -> Parts:
@@ -114,10 +117,10 @@ def build() -> Parts:
     packages.install()
     with ThreadPoolExecutor() as pool:
         base = pool.submit(images.base)
-        programs, operator, _ = golang.cluster(), golang.operator(), golang.kwok()
-        made = {"pause": images.pause(), "bare": images.bare(), "operator": images.operator(), "base": base.result()}
-        made["init"] = images.init()
-    return Parts(programs=programs, operator=operator, images=made)
+        programs, _ = golang.cluster(), golang.kwok()
+        made = {"pause": images.pause(), "bare": images.bare(), "base": base.result()}
+        made |= {"init": images.init(), "etcd": images.etcd()}
+    return Parts(programs=programs, images=made, operators=images.operators())
 
 
 def _start(parts: Parts) -> None:
@@ -138,7 +141,8 @@ def _start(parts: Parts) -> None:
     with ThreadPoolExecutor() as pool:
         work = [pool.submit(image.push, parts.images[name], IMAGES[name]) for name in IMAGES]
         work += [pool.submit(node.start, one, parts.programs) for one in nodes]
-        work += [pool.submit(addons.install, kubectl), pool.submit(_operator, kubectl, parts)]
+        work += [pool.submit(addons.install, kubectl)]
+        work += [pool.submit(_operators, kubectl, parts)]
         for one in work:
             one.result()
     _wait(kubectl)
@@ -150,16 +154,17 @@ def _sources() -> list[Path]:
     return [here / "go", here / "versions.toml", *sorted(here.glob("*.py"))]
 
 
-def _operator(kubectl: Kubectl, parts: Parts) -> None:
-    wanted = addons.operator(kubectl, parts.operator / "manifests")
-    image.push(parts.images["operator"], addons.lab_name(wanted))
+def _operators(kubectl: Kubectl, parts: Parts) -> None:
+    """Their images first: a pod that finds none asks again ten seconds later."""
+    for name, folder in parts.operators.items():
+        image.push(folder, operators.image(name))
+    operators.install(kubectl)
 
 
 def _wait(kubectl: Kubectl) -> None:
     kubectl("wait", "--for=create", "node", *NODES, f"--timeout={PATIENCE_S}s")
     kubectl("wait", "--for=condition=Ready", "node", *NODES, f"--timeout={PATIENCE_S}s")
-    where = [f"--namespace={addons.NAMESPACE}", f"deployment/{addons.OPERATOR}"]
-    kubectl("rollout", "status", *where, f"--timeout={PATIENCE_S}s")
+    operators.wait(kubectl)
 
 
 def _clear() -> None:

@@ -13,6 +13,9 @@ SOURCES = Path(__file__).with_name("go")
 SERVERS = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"]
 FLAGS = ["-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false"]  # a quarter less to compile, half to link
 LEAN = "-s -w"
+VOLCANO = [f"volcano.sh/volcano/cmd/{name}" for name in ("scheduler", "controller-manager", "webhook-manager")]
+TRAINER = ["sigs.k8s.io/jobset", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"]
+VOLCANO_MANIFESTS = "volcano-development.yaml"
 STAGES = ["kustomize/stage/pod/fast/pod-ready.yaml", "kustomize/stage/pod/fast/pod-delete.yaml"]
 LOCAL = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
 
@@ -27,6 +30,24 @@ def operator() -> Path:
     """A folder with the training operator as `manager`, and its manifests."""
     made_from = cache.key(SOURCES / "operator", *_operator())
     return cache.built("operator", made_from, _build_operator, takes="about 2 minutes on two cores")
+
+
+def etcd() -> Path:
+    """A folder with an etcd that still has the v2 API."""
+    made_from = cache.key(SOURCES / "etcd", *_etcd())
+    return cache.built("etcd", made_from, _build_etcd, takes="about 1 minute on two cores")
+
+
+def volcano() -> Path:
+    """A folder with Volcano's three programs, and its manifests. Most of it is compiled with the cluster."""
+    made_from = cache.key(SOURCES / "cluster", *_lean(VOLCANO))
+    return cache.built("volcano", made_from, _build_volcano, takes="about a minute on two cores")
+
+
+def trainer() -> Path:
+    """A folder with `jobset` and `trainer`, the JobSet controller and Kubeflow Trainer, and the manifests of each."""
+    made_from = cache.key(SOURCES / "trainer", *_lean(TRAINER))
+    return cache.built("trainer", made_from, _build_trainer, takes="about 2 minutes on two cores")
 
 
 def kwok() -> Path:
@@ -55,12 +76,20 @@ def _cluster() -> list[str]:
 
 def _operator() -> list[str]:
     [module] = versions.read().modules["operator"]
-    return [*FLAGS, f"-ldflags={LEAN}", f"{module}/cmd/training-operator.v1"]
+    return _lean([f"{module}/cmd/training-operator.v1"])
+
+
+def _etcd() -> list[str]:
+    return _lean(list(versions.read().modules["etcd"]))
 
 
 def _kwok() -> list[str]:
     [module] = versions.read().modules["kwok"]
-    return [*FLAGS, f"-ldflags={LEAN}", f"{module}/cmd/kwok"]
+    return _lean([f"{module}/cmd/kwok"])
+
+
+def _lean(programs: list[str]) -> list[str]:
+    return [*FLAGS, f"-ldflags={LEAN}", *programs]
 
 
 def _build_cluster(out: Path) -> None:
@@ -72,7 +101,27 @@ def _build_cluster(out: Path) -> None:
 
 def _build_operator(out: Path) -> None:
     go("build", "-o", str(out / "manager"), *_operator(), folder=SOURCES / "operator")
-    shutil.copytree(_module("operator") / "manifests", out / "manifests", copy_function=shutil.copyfile)
+    _copy(_module("operator") / "manifests", out / "manifests")
+
+
+def _build_volcano(out: Path) -> None:
+    go("build", "-o", f"{out}/", *_lean(VOLCANO), folder=SOURCES / "cluster")
+    shutil.copyfile(_source("cluster", "volcano.sh/volcano") / "installer" / VOLCANO_MANIFESTS, out / VOLCANO_MANIFESTS)
+
+
+def _build_trainer(out: Path) -> None:
+    go("build", "-o", f"{out}/", *_lean(TRAINER), folder=SOURCES / "trainer")
+    (out / "trainer-controller-manager").rename(out / "trainer")
+    jobset, trainer = versions.read().modules["trainer"]
+    _copy(_source("trainer", jobset) / "config", out / "jobset-manifests")
+    _copy(_source("trainer", trainer) / "manifests", out / "trainer-manifests")
+    overlay = out / "trainer-manifests" / "overlays" / "manager" / "kustomization.yaml"
+    lines = overlay.read_text().splitlines()
+    overlay.write_text("\n".join(line for line in lines if "third-party" not in line))  # JobSet, from the network
+
+
+def _build_etcd(out: Path) -> None:
+    go("build", "-o", str(out / "etcd"), *_etcd(), folder=SOURCES / "etcd")
 
 
 def _build_kwok(out: Path) -> None:
@@ -84,7 +133,16 @@ def _build_kwok(out: Path) -> None:
 def _module(name: str) -> Path:
     """Where the sources lie of the one module that a folder of lab/go asks for."""
     [module] = versions.read().modules[name]
+    return _source(name, module)
+
+
+def _source(name: str, module: str) -> Path:
     return Path(go("list", "-m", "-f", "{{.Dir}}", module, folder=SOURCES / name).strip())
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Files of the module cache may not be written to; ours may."""
+    shutil.copytree(folder, to, copy_function=shutil.copyfile)
 
 
 def _tool(folder: Path) -> str:

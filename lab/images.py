@@ -57,14 +57,36 @@ def init() -> Path:
     return cache.built("image-init", cache.key(NSLOOKUP, base().name, _writer()), build)
 
 
-def operator() -> Path:
-    """The training operator, as its manifests want it."""
-    program = golang.operator() / "manager"
+def etcd() -> Path:
+    """A server for runs that ask for `on.rendezvous: etcd`, where its own images have it."""
+    program = golang.etcd() / "etcd"
+
+    def build(folder: Path) -> None:
+        image.write(folder, image.layer({"usr/local/bin/etcd": program}), Cmd=["etcd"])
+
+    return cache.built("image-etcd", cache.key(program, _writer()), build)
+
+
+def operators() -> dict[str, Path]:
+    """What the pods of each operator run, by the name of the container that its manifests have."""
+    trainer, volcano = golang.trainer(), golang.volcano()
+    return {
+        "training-operator": _program("operator", golang.operator() / "manager"),
+        "jobset": _program("jobset", trainer / "jobset"),
+        "trainer": _program("trainer", trainer / "trainer"),
+        "admission": _program("admission", volcano / "webhook-manager"),
+        "volcano-controllers": _program("controllers", volcano / "controller-manager"),
+        "volcano-scheduler": _program("scheduler", volcano / "scheduler"),
+    }
+
+
+def _program(name: str, program: Path) -> Path:
+    """As the operators' manifests want it: one program, and a user that is not root."""
 
     def build(folder: Path) -> None:
         image.write(folder, image.layer({"manager": program}), Entrypoint=["/manager"], User="65532:65532")
 
-    return cache.built("image-operator", cache.key(program, _writer()), build)
+    return cache.built(f"image-{name}", cache.key(program, _writer()), build)
 
 
 def _debian(tar: Path, suite: str, packages: list[str]) -> list[str]:

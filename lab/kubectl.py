@@ -27,6 +27,8 @@ class Kubectl:
     def json(self, *words: str) -> Any:
         return json.loads(self(*words, "--output=json"))
 
-    def apply(self, *objects: dict[str, Any]) -> None:
+    def apply(self, *objects: dict[str, Any], known: bool = False) -> None:
+        """`known`: they are as they should be, and the server need not describe all its kinds to have them checked."""
         everything = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-        self("apply", "--server-side", "--filename=-", input=json.dumps(everything))
+        check = ["--validate=false"] if known else []
+        self("apply", "--server-side", "--filename=-", *check, input=json.dumps(everything))

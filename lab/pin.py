@@ -5,13 +5,15 @@ import re
 from pathlib import Path
 
 from lab import versions
-from lab.golang import SOURCES, go
+from lab.golang import SOURCES, TRAINER, VOLCANO, go
 
 GO = "1.25.0"
 TOOLS = {
-    "cluster": ["k8s.io/kubernetes/cmd/kubectl", "go.etcd.io/etcd/server/v3"],
+    "cluster": ["k8s.io/kubernetes/cmd/kubectl", "go.etcd.io/etcd/server/v3", *VOLCANO],
+    "etcd": ["go.etcd.io/etcd/server/v3"],
     "kwok": ["sigs.k8s.io/kwok/cmd/kwok"],
     "operator": ["github.com/kubeflow/training-operator/cmd/training-operator.v1"],
+    "trainer": TRAINER,
 }
 
 
@@ -27,14 +29,15 @@ def _write(name: str, modules: dict[str, str]) -> None:
     lines += [f"tool {tool}" for tool in TOOLS[name]] + [""]
     lines += [f"require {module} {version}" for module, version in modules.items()] + [""]
     (folder / "go.mod").write_text("\n".join(lines))
-    lines += [line for module, version in modules.items() for line in _replacements(module, version, folder)]
+    lines += sorted({line for module in modules for line in _replacements(module, modules, folder)})
     (folder / "go.mod").write_text("\n".join(lines) + "\n")
     go("mod", "tidy", folder=folder)
 
 
-def _replacements(module: str, version: str, folder: Path) -> list[str]:
-    """Kubernetes asks for v0.0.0 of the modules that lie in its own tree: they are published as v0.minor.patch."""
-    found = json.loads(go("mod", "download", "-json", f"{module}@{version}", folder=folder))
+def _replacements(module: str, modules: dict[str, str], folder: Path) -> list[str]:
+    """Some ask for v0.0.0 of the modules that lie in their own tree: Kubernetes' are published as v0.minor.patch,
+    others stand in versions.toml."""
+    found = json.loads(go("mod", "download", "-json", f"{module}@{modules[module]}", folder=folder))
     staged = re.findall(r"^\s*(\S+) v0\.0\.0$", Path(found["GoMod"]).read_text(), re.MULTILINE)
-    published = re.sub(r"^v\d+", "v0", version)
-    return [f"replace {one} => {one} {published}" for one in staged]
+    kubernetes = re.sub(r"^v\d+", "v0", modules.get("k8s.io/kubernetes", ""))
+    return [f"replace {one} => {one} {modules.get(one, kubernetes)}" for one in staged]

@@ -48,6 +48,7 @@ IMAGES = {
     "base": f"{REGISTRY}/lab/base:1",
     "bare": f"{REGISTRY}/lab/bare:1",
     "init": f"{REGISTRY}/lab/init:1",
+    "etcd": f"{REGISTRY}/lab/etcd:1",
 }
 IN_POD_PACKAGES = "/opt/lab/packages"
 """Where every container finds PACKAGES; the base image's Python has it at the end of its path."""

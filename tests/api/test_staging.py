@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stoker.api.opening import begin
-from stoker.api.staging import staged
+from stoker.api.staging import staged, staged_spec
 from stoker.launch.transfer.send import Item
 from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
@@ -77,3 +77,13 @@ def test_a_stream_is_refused(tmp_path: Path) -> None:
     (run.path / "data.json").write_text(json.dumps({"shards": str(folder), "key": "k"}))
     with pytest.raises(UserError, match="still being made"):
         staged(run)
+
+
+def test_a_run_that_goes_on_there_brings_its_spec_alone(tmp_path: Path) -> None:
+    """Its data may be gone from here."""
+    run = RunDir(tmp_path / "runs/demo")
+    run.create(ScriptSpec(name="demo", script="train.py"), None)
+    (run.path / "data.json").write_text(json.dumps({"shards": str(tmp_path / "gone"), "key": "k"}))
+    item = staged_spec(run)
+    assert list(item.files) == ["spec.yaml"]
+    assert (item.into, item.gone) == ("runs/demo", ("exit.json", ".members/nodes"))

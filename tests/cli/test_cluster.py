@@ -146,17 +146,11 @@ def test_a_run_that_was_seen_to_end_stays_ended(run: RunDir, capsys: pytest.Capt
     assert (row["state"], row["step"], row["reason"]) == ("done", 7, "all steps")
 
 
-@pytest.mark.parametrize("verb", ["status", "stop", "events"])
-def test_other_verbs_say_that_nobody_answers(verb: str, run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([verb, run.name]) == 2
+@pytest.mark.parametrize("words", [["status"], ["stop"], ["events"], ["top"], ["net"], ["scale", "3"]])
+def test_other_verbs_say_that_nobody_answers(words: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    verb, *more = words
+    assert main([verb, run.name, *more]) == 2
     assert "of context lab does not answer" in capsys.readouterr().err
-
-
-def test_top_says_where_to_look(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", run.name]) == 2
-    assert f"lives in a cluster, and top looks at this machine alone. See its pods with: stoker status {run.name}" in (
-        capsys.readouterr().err
-    )
 
 
 def test_python_does_not_take_a_run_in_a_cluster_for_one_here(run: RunDir) -> None:
@@ -190,7 +184,8 @@ def test_no_http_client_is_loaded_where_no_cluster_is_asked(words: list[str], tm
 def test_a_core_install_watches_runs_in_a_cluster() -> None:
     """Without what training needs: numpy and all that comes with it."""
     code = (
-        "import sys\nimport stoker.cli.watch_cluster, stoker.launch.check_kube, stoker.launch.manifest\n"
+        "import sys\nimport stoker.cli.scale, stoker.cli.watch_cluster\n"
+        "import stoker.launch.check_kube, stoker.launch.manifest\n"
         "print([name for name in ('numpy', 'pyarrow', 'torch', 'tokenizers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

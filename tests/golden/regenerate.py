@@ -29,13 +29,20 @@ OWN = {  # what makes one differ from the next: each key is seen in some manifes
     "06-llama": ("on.nodes=4..16", "on.instance=p5.48xlarge", "on.image_secrets=[registry]", "on.grace=10m"),
 }
 
+OF_KIND = {  # what one kind of job alone has
+    ("03-script", "trainjob"): ("on.runtime=torch-distributed",),
+    ("05-bert", "pytorchjob"): ("on.autoscale={cpu: 80}",),
+    ("05-bert", "vcjob"): ("on.queue=nlp", "on.queue_make={weight: 2, capability: {cpu: 384}}"),
+    ("06-llama", "jobset"): ("on.queue=research",),  # Kueue's
+}
+
 
 def golden(example: Path, job: str) -> Path:
     return HERE / f"{example.name}-{job}.yaml"
 
 
 def made(example: Path, job: str) -> str:
-    words = (*COMMON, f"on.job={job}", *OWN.get(example.name, ()))
+    words = (*COMMON, f"on.job={job}", *OWN.get(example.name, ()), *OF_KIND.get((example.name, job), ()))
     run = Path("runs") / f"{example.name[3:]}-abcd"
     return manifest.text(plan(load(example / "run.yaml", words).spec, NO_CLUSTER, run).objects)
 

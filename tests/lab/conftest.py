@@ -15,6 +15,7 @@ from lab import cluster, session
 from lab.kubectl import Kubectl
 from lab.places import IMAGES, KUBECONFIG, REGISTRY
 from tests.lab.namespaces import VOLUME, fresh
+from tests.lab.sharing import held
 
 PATIENCE_S = 300
 
@@ -28,6 +29,8 @@ class Lab:
     """An image with Python, for training pods."""
     bare: str
     """An image without Python."""
+    etcd: str
+    """An image of an etcd with the v2 API."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,13 +58,44 @@ def lab(able: None) -> Iterator[Lab]:  # noqa: ARG001
             registry=REGISTRY,
             base=IMAGES["base"],
             bare=IMAGES["bare"],
+            etcd=IMAGES["etcd"],
         )
+
+
+@pytest.fixture
+def alone() -> None:
+    """For a test that turns an operator off: no other test uses the lab meanwhile. It waits until all is up again."""
+
+
+@pytest.fixture(autouse=True)
+def turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Made before all else of a test, and let go after it."""
+    if "lab" not in request.fixturenames:
+        yield
+        return
+    request.getfixturevalue("lab")  # its state folder is there
+    with held(alone="alone" in request.fixturenames):
+        yield
 
 
 @pytest.fixture
 def namespace(lab: Lab) -> Iterator[Namespace]:
     with fresh(lab.kubectl) as kubectl:
         yield Namespace(name=kubectl.namespace, volume=VOLUME, kubectl=kubectl)
+
+
+@pytest.fixture
+def runtime(lab: Lab, namespace: Namespace) -> Iterator[str]:
+    """A ClusterTrainingRuntime as Kubeflow's own `torch-distributed`; it goes with the test."""
+    container = {"name": "node", "image": lab.bare}
+    job: dict[str, Any] = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    job["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    spec: dict[str, Any] = {"mlPolicy": {"numNodes": 1, "torch": {}}}
+    spec["template"] = {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}
+    head = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime"}
+    lab.kubectl.apply(head | {"metadata": {"name": namespace.name}, "spec": spec})
+    yield namespace.name
+    lab.kubectl("delete", "clustertrainingruntime", namespace.name, "--wait=false")
 
 
 @pytest.fixture

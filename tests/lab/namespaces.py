@@ -8,6 +8,7 @@ from dataclasses import replace
 from lab.kubectl import Kubectl
 
 VOLUME = "stoker"
+KINDS = "trainjobs,jobs.batch.volcano.sh,jobsets,jobs.batch,pytorchjobs"
 
 
 @contextmanager
@@ -22,6 +23,6 @@ def fresh(kubectl: Kubectl) -> Iterator[Kubectl]:
         yield found
     finally:
         # A pod of a Job is held until the Job's controller has counted it, which it does not in a namespace that ends.
-        found("delete", "jobs,pytorchjobs", "--all", "--wait=false")
+        found("delete", KINDS, "--all", "--wait=false")
         found("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
         found("delete", "namespace", name, "--wait=false")

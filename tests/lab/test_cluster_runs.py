@@ -10,7 +10,9 @@ import pytest
 from stoker.cli.main import main
 from stoker.rundir import RunDir
 
-KINDS = ["job", "pytorchjob"]
+OTHERS = [pytest.param(name, marks=pytest.mark.soak) for name in ("jobset", "trainjob", "vcjob")]
+KINDS = ["job", "pytorchjob", *OTHERS]  # in test_training.py and test_scale.py all of them are launched and stopped
+KIND_WORDS = "jobsets,pytorchjobs,trainjobs,jobs.batch.volcano.sh,trainingruntimes"
 PATIENCE = 120.0
 LEAVES = (  # asked to end it takes a moment, as a save does, and then asks to be started again
     "import signal, sys, time, pathlib, os\n"
@@ -65,6 +67,14 @@ def awaited(stoker: Stoker, run: RunDir, what: Callable[[dict], bool]) -> dict:
     return now
 
 
+def gone(namespace, run: RunDir, kinds: str) -> None:
+    """Waits until the cluster has tidied up."""
+    end = time.monotonic() + PATIENCE
+    while left := namespace.kubectl("get", kinds, "-l", f"stoker.dev/run={run.name}", "--output=name"):
+        assert time.monotonic() < end, left
+        time.sleep(0.5)
+
+
 def up(now: dict) -> bool:
     return now["state"] == "running" and all(pod["state"] == "Running" for pod in now["pods"])
 
@@ -87,13 +97,18 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     shown = stoker("status", run.name)
     assert "2 Running" in shown
     assert "Started" in stoker("events", run.name)
+    assert "has rank 0 now. See its ranks" in stoker("env", run.name, code=2)  # those that play have no workers
+    assert "spec.yaml" in stoker("shell", run.name, "--", "ls")
     owned = namespace.kubectl.json("get", "secret", f"{run.name}-env")
     assert owned["metadata"]["ownerReferences"][0]["name"] == run.name
     assert "hunter2" not in shown + (run.path / "place.json").read_text() + (run.path / "spec.yaml").read_text()
     assert "has ended" in stoker("stop", run.name)
-    assert namespace.kubectl("get", "pods,jobs", "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
+    assert namespace.kubectl("get", "pods,jobs.batch", "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
+    gone(namespace, run, KIND_WORDS)
     assert "is not running" in stoker("stop", run.name)
     assert json.loads(stoker("ps", "--json"))[0]["state"] == "interrupted"
+    if job in ("jobset", "trainjob"):  # whose Job is told to go a moment after the pods
+        assert stoker("shell", run.name, "--", "ls", "/stoker").count("left-") == 2
 
 
 def test_a_master_and_its_workers_are_nodes_in_order(stoker: Stoker, namespace) -> None:
@@ -112,10 +127,7 @@ def test_what_a_job_owned_goes_with_it(stoker: Stoker, namespace, monkeypatch: p
     run = launched(stoker, "secrets=[TOKEN]", playing(LEAVES))
     awaited(stoker, run, up)
     stoker("stop", run.name)
-    end = time.monotonic() + PATIENCE
-    while namespace.kubectl("get", "service,secret,pod,job", "-l", f"stoker.dev/run={run.name}", "--output=name"):
-        assert time.monotonic() < end
-        time.sleep(0.5)
+    gone(namespace, run, "service,secret,pod,job")
 
 
 @pytest.mark.parametrize("job", KINDS)
@@ -137,14 +149,16 @@ def test_a_fatal_end_is_not_tried_again(job: str, stoker: Stoker) -> None:
     assert sum(pod["restarts"] for pod in now["pods"]) == 0
 
 
-def test_a_range_of_nodes_is_done_when_the_first_is(stoker: Stoker) -> None:
+@pytest.mark.parametrize("job", ["job", *(pytest.param(name, marks=pytest.mark.soak) for name in ("jobset", "vcjob"))])
+def test_a_range_of_nodes_is_done_when_the_first_is(job: str, stoker: Stoker) -> None:
     code = "import sys, time; sys.exit(0) if sys.argv[1] == '0' else time.sleep(3600)"
-    run = launched(stoker, "on.nodes=1..2", "on.grace=1s", playing(code))
+    run = launched(stoker, f"on.job={job}", "on.nodes=1..2", "on.grace=1s", playing(code))
     assert awaited(stoker, run, lambda now: now["state"] in ("done", "failed"))["state"] == "done"
 
 
-def test_a_run_goes_on_under_its_own_name(stoker: Stoker) -> None:
-    run = launched(stoker, playing("pass"))
+@pytest.mark.parametrize("job", ["job", pytest.param("trainjob", marks=pytest.mark.soak)])
+def test_a_run_goes_on_under_its_own_name(job: str, stoker: Stoker) -> None:
+    run = launched(stoker, f"on.job={job}", playing("pass"))
     awaited(stoker, run, lambda now: now["state"] == "done")
     (run.path / "seen.json").unlink(missing_ok=True)
     stoker("launch", run.name)
@@ -199,6 +213,14 @@ def test_why_it_waits_is_told(stoker: Stoker) -> None:
         (["on.priority=highest"], "PriorityClass 'highest'"),
         (["on.context=lob"], "has no context 'lob'"),
         (["on.pod={spec: {hostnam: x}}"], "hostnam"),
+        pytest.param(["on.job=jobset", "on.pod={spec: {hostnam: x}}"], "hostnam", marks=pytest.mark.soak),
+        pytest.param(["on.job=jobset", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy", marks=pytest.mark.soak),
+        (["on.job=trainjob", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
+        (["on.job=vcjob", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
+        (["on.job=trainjob", "on.runtime=nothing"], "ClusterTrainingRuntime 'nothing'"),
+        (["on.job=vcjob", "on.queue=nothing"], "has none of that name. There are: default"),
+        (["on.job=vcjob", "on.queue=nothing", "on.queue_make={wait: 1}"], "wait"),
+        (["on.queue=nothing"], "has no Kueue"),
     ],
 )
 def test_what_cannot_work_is_found_before_anything_is_made(

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import main
+from stoker.launch.jobs import job_kind
 from stoker.rundir import RunDir
 
-KINDS = ["job", "pytorchjob"]
+KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
 PATIENCE = 300.0
 STEPS = 300
+FEW = 30  # where nothing happens to the run
 TRAINING = [
     "model.layers=1", "model.heads=2", "model.width=32", "model.context=64", "data.tokenizer.train=300",
     "batch.sequences=8", "batch.length=32", f"until.steps={STEPS}", "checkpoint.every=20", "eval.every=0",
@@ -45,26 +47,32 @@ def stoker(lab, namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 @pytest.fixture(scope="module")
 def losses_here(books: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """Of the same run with four workers on this machine."""
-    runs = tmp_path_factory.mktemp("here")
-    words = [f"data.path={books}", *TRAINING, "name=here", "on.workers=4", "--runs", str(runs)]
-    assert main(["train", *words]) == 0
-    return losses(RunDir(runs / "here").metrics())
+    return trained_here(books, tmp_path_factory.mktemp("here"))
+
+
+@pytest.fixture(scope="module")
+def few_losses_here(books: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    return trained_here(books, tmp_path_factory.mktemp("few"), f"until.steps={FEW}")
 
 
 @pytest.mark.parametrize("job", KINDS)
 def test_two_nodes_of_two_workers_train_as_one_machine_does(
-    job: str, books: Path, losses_here: list[float], stoker: Stoker, tmp_path: Path
+    job: str, books: Path, few_losses_here: list[float], stoker: Stoker, tmp_path: Path
+) -> None:
+    words = [f"data.path={books}", *TRAINING, f"until.steps={FEW}", "on.nodes=2", "on.workers=2", f"on.job={job}"]
+    run = launched(stoker, *words)
+    now = awaited(stoker, run, "done")
+    assert now["step"] == FEW
+    assert metrics(stoker, run, tmp_path) == pytest.approx(few_losses_here, abs=1e-5)
+    assert "[3]" in stoker("logs", run.name, "--all")
+    assert "4 workers" in stoker("events", run.name)
+
+
+@pytest.mark.parametrize("job", ["job", *(pytest.param(name, marks=pytest.mark.soak) for name in ("jobset", "vcjob"))])
+def test_a_pod_that_is_deleted_or_killed_is_replaced_and_nothing_is_lost(
+    job: str, books: Path, losses_here: list[float], stoker: Stoker, namespace, tmp_path: Path
 ) -> None:
     run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2", f"on.job={job}")
-    now = awaited(stoker, run, "done")
-    assert now["step"] == STEPS
-    assert metrics(stoker, run, tmp_path) == pytest.approx(losses_here, abs=1e-5)
-
-
-def test_a_pod_that_is_deleted_or_killed_is_replaced_and_nothing_is_lost(
-    books: Path, losses_here: list[float], stoker: Stoker, namespace, tmp_path: Path
-) -> None:
-    run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2")
     now = awaited(stoker, run, "running", step=30)
     namespace.kubectl("delete", "pod", now["pods"][1]["pod"], "--grace-period=0", "--force")
     now = awaited(stoker, run, "running", step=now["step"] + 60)  # it has saved before it went, and goes on
@@ -75,7 +83,7 @@ def test_a_pod_that_is_deleted_or_killed_is_replaced_and_nothing_is_lost(
     assert "has left" in told
     assert "resumed at step" in told
     assert "attempt 3" in told
-    namespace.kubectl("delete", "job", run.name, "--wait=true")
+    namespace.kubectl("delete", job_kind(job).KIND, run.name, "--wait=true", "--cascade=foreground")
     assert not namespace.kubectl("get", "pods", "-l", f"stoker.dev/run={run.name}", "-o", "name")
     assert all(f"[{rank}]" in stoker("logs", run.name, "--all") for rank in range(4))
     assert json.loads(stoker("status", run.name, "--json"))["step"] == STEPS
@@ -85,6 +93,12 @@ def test_a_script_of_ones_own_runs_on_two_nodes(stoker: Stoker) -> None:
     run = launched(stoker, f"script={SCRIPT}", "args=[--steps, '20']", "name=mine", "on.nodes=2", "on.workers=1")
     awaited(stoker, run, "done")
     assert "loss" in stoker("logs", run.name)
+
+
+def trained_here(books: Path, runs: Path, *words: str) -> list[float]:
+    given = [f"data.path={books}", *TRAINING, *words, "name=here", "on.workers=4", "--runs", str(runs)]
+    assert main(["train", *given]) == 0
+    return losses(RunDir(runs / "here").metrics())
 
 
 def kill(pod: dict) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from stoker.launch import manifest
 from stoker.launch.backend import Submission
-from stoker.launch.jobs import job_kind
+from stoker.launch.jobs import job_kind, kind_name
 from stoker.launch.kubernetes import NO_CLUSTER, place_of, plan
 from stoker.launch.pod import merged
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.on import cluster_name
 
-KINDS = ["job", "pytorchjob"]
+KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
 
 
 def planned(job: str, *words: str, run: str = "demo-abcd", script: bool = False) -> Submission:
@@ -25,9 +25,11 @@ def planned(job: str, *words: str, run: str = "demo-abcd", script: bool = False)
 
 
 def pods(submission: Submission) -> list[dict[str, Any]]:
-    spec = submission.objects[-1]["spec"]
-    replicas = spec.get("pytorchReplicaSpecs")
-    return [one["template"] for one in replicas.values()] if replicas else [spec["template"]]
+    """One for each of its templates."""
+    replicas = submission.objects[-1]["spec"].get("pytorchReplicaSpecs")
+    if replicas:
+        return [one["template"] for one in replicas.values()]
+    return [job_kind(kind_name(submission.objects[-1])).template(submission.objects)]
 
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def test_a_plan_is_the_same_each_time(job: str) -> None:
 def test_every_pod_runs_one_supervisor_in_the_container_that_all_know(job: str) -> None:
     for pod in pods(planned(job, "on.nodes=2", "on.workers=4")):
         one = container(pod)
-        assert one["name"] == "pytorch"
+        assert one["name"] == job_kind(job).CONTAINER
         head = ["python3", "-P", "-m", "stoker.supervise", "/stoker/runs/demo-abcd", "--workers", "4", "--nodes", "2"]
         assert one["command"][:9] == head
         assert {"name": "stoker", "mountPath": "/stoker"} in one["volumeMounts"]
@@ -97,6 +99,13 @@ def test_an_elastic_pytorchjob_has_workers_alone_so_that_no_init_image_is_pulled
     spec = planned("pytorchjob", "on.nodes=2..5").objects[-1]["spec"]
     assert list(spec["pytorchReplicaSpecs"]) == ["Worker"]
     assert spec["elasticPolicy"] == {"minReplicas": 2, "maxReplicas": 5, "rdzvBackend": "c10d"}
+
+
+def test_an_autoscaled_pytorchjob_has_the_metric_that_its_operator_makes_an_autoscaler_of() -> None:
+    words = ("on.nodes=1..64", "on.cpu=8", "on.autoscale={cpu: 90}")
+    policy = planned("pytorchjob", *words).objects[-1]["spec"]["elasticPolicy"]
+    target = {"type": "Utilization", "averageUtilization": 90}
+    assert policy["metrics"] == [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
 
 
 def test_secrets_are_never_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +171,14 @@ def test_a_patch_that_takes_away_what_a_run_needs_is_refused(job: str, patch: st
 
 
 @pytest.mark.parametrize("job", KINDS)
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("name", ["", "name: 5, "])
+def test_a_container_that_has_no_name_is_refused(job: str, field: str, name: str) -> None:
+    with pytest.raises(UserError, match=f"on.pod has one of spec.{field} without a name. Give it one"):
+        planned(job, f"on.pod={{spec: {{{field}: [{{{name}image: busybox}}]}}}}")
+
+
+@pytest.mark.parametrize("job", KINDS)
 def test_where_a_run_will_be_is_read_from_its_plan(job: str) -> None:
     place = place_of(planned(job), context="lab")
     assert (place.context, place.namespace, place.job, place.run) == ("lab", "team", job, "demo-abcd")
@@ -171,7 +188,7 @@ def test_where_a_run_will_be_is_read_from_its_plan(job: str) -> None:
 def test_names_fit_into_a_cluster() -> None:
     assert cluster_name("My_GPT.2") == "my-gpt-2"
     assert cluster_name("2024") == "run-2024"
-    assert cluster_name("x" * 100) == "x" * 47
+    assert cluster_name("x" * 100) == "x" * 40
     with pytest.raises(UserError, match="'Big' cannot be a run's name in a cluster"):
         planned("job", run="Big")
 

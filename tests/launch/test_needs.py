@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.launch.fits import check_fits
+from stoker.launch.fits import check_fits, check_room
 from stoker.launch.inventory import Inventory, grouped, quantity
 from stoker.launch.needs import Needs, needs
 from stoker.spec.errors import UserError
@@ -165,6 +165,28 @@ def test_taints_count_unless_they_are_tolerated() -> None:
     with pytest.raises(UserError, match=r"all have taints\. Set on.tolerations to some of: team"):
         check_fits(of(), there, nodes=1)
     assert check_fits(of("on.tolerations=[team]"), there, nodes=1) == []
+
+
+def test_a_run_that_would_end_first_is_refused_nodes_that_nobody_adds() -> None:
+    nodes = [node(name, cpu="4", memory="16Gi") for name in "ab"]
+    check_room(of("on.cpu=2"), cluster(*nodes), nodes=4)
+    with pytest.raises(UserError, match="4 of the 5 nodes that it needs are there"):
+        check_room(of("on.cpu=2"), cluster(*nodes), nodes=5)
+    check_room(of("on.cpu=2"), cluster(*nodes, elastic=True), nodes=5)
+    check_room(of(), cluster(*nodes), nodes=5)
+
+
+def test_nodes_to_avoid_are_no_room() -> None:
+    there = cluster(*(node(name, cpu="4", memory="16Gi") for name in "abc"))
+    asked = ("on.cpu=3", "on.avoid=[c, gone]")
+    check_room(of(*asked), there, nodes=2)
+    with pytest.raises(UserError, match="2 of the 3 nodes that it needs are there"):
+        check_room(of(*asked), there, nodes=3)
+    assert check_fits(of(*asked), there, nodes=3) == [
+        "2 of the 3 nodes that it asks for are there now: the other pods wait"
+    ]
+    with pytest.raises(UserError, match=r"are in on\.avoid\. Name fewer nodes in on\.avoid$"):
+        check_fits(of("on.avoid=[a, b, c]"), there, nodes=1)
 
 
 def test_where_nodes_are_added_on_demand_it_may_only_have_to_wait() -> None:

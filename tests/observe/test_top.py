@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.observe.top import Gpu, Top, read_gpus
+from stoker.observe.chips import Gpu
+from stoker.observe.top import Top, read_gpus
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -45,6 +46,25 @@ def test_a_worker_is_counted_with_all_that_it_has_started(run: RunDir) -> None:
     finally:
         os.killpg(busy.pid, 9)
         for process in (idle, busy, other):
+            process.kill()
+            process.wait()
+
+
+def test_in_a_pod_whoever_has_a_rank_of_the_run_is_a_worker(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run may be held by another pod's supervisor; what a worker has started has its rank too."""
+    monkeypatch.setenv(contract.ENV_POD, "books-1")
+    own = {**os.environ, "RANK": "3", contract.ENV_RUN_DIR: str(run.path)}
+    worker = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, env=own, start_new_session=True)
+    other = subprocess.Popen(["sleep", "60"], env=own | {contract.ENV_RUN_DIR: "/elsewhere"})
+    try:
+        worker.stdout.readline()
+        top = Top(run)
+        time.sleep(0.5)
+        (used,) = top.look()
+        assert (used.rank, used.pid, used.threads) == (3, worker.pid, 3)
+    finally:
+        os.killpg(worker.pid, 9)
+        for process in (worker, other):
             process.kill()
             process.wait()
 

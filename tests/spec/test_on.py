@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from stoker.rundir import RunDir
-from stoker.spec.change import difference
+from stoker.spec.change import difference, with_nodes
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.on import KUBERNETES_ONLY, Nodes, On
@@ -43,12 +43,44 @@ def test_nodes_are_a_number_or_a_range() -> None:
         ("on.volume=Big", "on.volume cannot be"),
         ("on.pod={a: 1}", "pod has a. Write pod: {spec"),
         ("on.grace=0", "It must be at least 1"),
-        ("on.job=vcjob", "none of job, pytorchjob"),
+        ("on.job=mpijob", "none of job, jobset, pytorchjob, trainjob, vcjob, auto"),
+        ("on.runtime=torch", "runtime is for a trainjob, and job is job. Set on.job to trainjob"),
+        ("on.queue_make={weight: 1}", "queue_make makes Volcano.s queue. Set on.queue to its name and on.job to vcjob"),
+        ("on.autoscale={cpu: 80}", r"autoscale is for a pytorchjob of some nodes\. Set on.job to pytorchjob"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(word: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         on_kubernetes(word)
+
+
+@pytest.mark.parametrize("job", ["trainjob", "auto"])
+def test_over_a_runtime_of_the_clusters_the_number_of_nodes_is_fixed(job: str) -> None:
+    with pytest.raises(UserError, match=r"is done when all its pods are\. Set on.nodes to 3, or take on.runtime out"):
+        on_kubernetes(f"on.job={job}", "on.runtime=torch", "on.nodes=1..3")
+    assert on_kubernetes(f"on.job={job}", "on.runtime=torch", "on.nodes=3").runtime == "torch"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["on.nodes=2", "on.cpu=2"], "autoscale is for a pytorchjob of some nodes"),
+        (["on.nodes=1..4"], r"compares with the cores that a pod asks for\. Set on.cpu"),
+        (["on.nodes=1..4", "on.cpu=2", "on.autoscale.cpu=0"], "It must be more than 0"),
+    ],
+)
+def test_an_autoscaler_needs_a_range_of_nodes_and_pods_that_ask_for_cores(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        on_kubernetes("on.job=pytorchjob", "on.autoscale={cpu: 80}", *words)
+
+
+def test_a_spec_with_other_nodes_is_one_that_can_be_read_again() -> None:
+    spec = load(None, ["data=x", "until.steps=1", "on.kind=kubernetes", "on.job=pytorchjob", "on.nodes=1..4"]).spec
+    assert with_nodes(spec, Nodes("2")).on == spec.on.model_copy(update={"nodes": Nodes("2")})
+    chosen = load(spec, ["on.autoscale={cpu: 80}", "on.cpu=2"]).spec
+    assert with_nodes(chosen, Nodes("2..6")).on.nodes.most == 6
+    with pytest.raises(UserError, match=r"cannot have on.nodes=2: autoscale is for .* some nodes\. Set on.job to"):
+        with_nodes(chosen, Nodes("2"))
 
 
 def test_more_workers_than_gpus_are_refused() -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import pytest
 
 from stoker.rundir import RunDir
+from stoker.spec.on import Nodes
 from stoker.supervise.follow import Parting, follow
 from stoker.supervise.logfile import LogFile
 from stoker.supervise.members import Members, Patience, find_leader
@@ -30,7 +31,7 @@ time.sleep(600)
 
 @pytest.fixture
 def members(run: RunDir) -> Iterator[Members]:
-    members = Members(run, a_node(0), 0, patience=Patience(), note=lambda *_, **__: None)
+    members = Members(run, a_node(0), 0, nodes=Nodes("9"), patience=Patience(), note=lambda *_, **__: None)
     yield members
     members.close(None)
 

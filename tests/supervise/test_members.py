@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from stoker.rundir import RunDir, write_json
+from stoker.spec.on import Nodes
 from stoker.supervise.crew import MERCY
 from stoker.supervise.members import Deposed, Members, Patience, find_leader, read_token
 from stoker.supervise.wire import MOST_STRANGERS, PING, Message, Stranger, Wire
@@ -41,7 +42,9 @@ def lead(run: RunDir) -> Iterator[Callable[..., Members]]:
     made: list[Members] = []
 
     def make(**patience: float) -> Members:
-        made.append(Members(run, a_node(0), 0, patience=Patience(**patience), note=lambda *_, **__: None))
+        made.append(
+            Members(run, a_node(0), 0, nodes=Nodes("9"), patience=Patience(**patience), note=lambda *_, **__: None)
+        )
         return made[-1]
 
     yield make

@@ -13,6 +13,8 @@ from stoker.api.opening import begin
 from stoker.observe.audit import audit
 from stoker.rundir import RunDir
 from stoker.spec.load import load
+from stoker.spec.on import Nodes
+from stoker.supervise.wanted import want
 
 STEPS = 50
 WORDS = [
@@ -123,6 +125,39 @@ def test_nodes_may_leave_and_come_while_the_batch_stays(
     assert_proven(run)
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == STEPS, "a step was trained twice, though all that left had saved"
+
+
+def test_a_run_scaled_to_two_nodes_and_back_trains_as_one_that_is_left_alone(
+    tmp_path: Path, tokens: Path, nodes: Callable[..., Any], worker: Any, mine: Any, eventually: Callable[..., None]
+) -> None:
+    plain = ("model.dropout=0", "eval.every=0", "log.tensorboard=false")
+    whole = worker("name=whole", *WORDS, *plain)
+    run = new_run(tmp_path, "scaled", tokens, f"callbacks=[{mine(HOLD)}:hold]", *plain)
+    some = nodes(run, workers=1, nodes="1")
+    for step in (7, 24):
+        (tmp_path / f"hold-{step}").touch()
+
+    first, second = some.begin(2)
+    eventually(lambda: last_step(run) >= 7)
+    want(run, Nodes("2"))
+    eventually(lambda: some.events("regrouping"))
+    (tmp_path / "hold-7").unlink()
+    eventually(lambda: last_step(run) >= 24)
+    want(run, Nodes("1"))
+    eventually(lambda: some.events("regrouping")[1:])
+    (tmp_path / "hold-24").unlink()
+    second.terminate()
+    assert [second.wait(timeout=300), first.wait(timeout=300)] == [203, 0], some.log.read_text()
+
+    assert some.worlds() == [[0], [0, 1], [0]]
+    one, scaled = losses(whole), losses(run)
+    assert scaled.keys() == one.keys()
+    assert [scaled[step] for step in range(1, 8)] == [one[step] for step in range(1, 8)]
+    assert max(abs(scaled[step] / one[step] - 1) for step in one) < 1e-5
+    assert_proven(run)
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == STEPS, "a step was trained twice, though all had saved"
+    assert not some.events("failed")
 
 
 def test_a_script_of_torchruns_kind_runs_over_two_nodes(tmp_path: Path, nodes: Callable[..., Any]) -> None:

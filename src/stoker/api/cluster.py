@@ -12,10 +12,12 @@ from stoker.data.prepare import Progress, ignore
 from stoker.kube import LoggedOut, Unreachable, namespace_of
 from stoker.launch import secrets
 from stoker.launch.backend import Submission
+from stoker.launch.fits import check_room
 from stoker.launch.image.base import Progress as Building
 from stoker.launch.image.build import ensure_image
 from stoker.launch.kubernetes import NO_CLUSTER, ClusterFacts, Kubernetes, check_ended, has_not_ended, place_of, reach
 from stoker.launch.kubernetes import plan as plan_objects
+from stoker.launch.needs import needs
 from stoker.launch.transfer.meter import Progress as Carried
 from stoker.observe.cluster import view
 from stoker.rundir import Exit, PlaceRef, RunDir
@@ -42,20 +44,33 @@ class Planned:
     warnings: list[str]
 
 
-def plan(spec: AnySpec, run: RunDir) -> Planned:
-    """Raises UserError for all that can be known to fail."""
+def plan(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: None) -> Planned:
+    """Raises UserError for all that can be known to fail. `say` is told what is waited for, now and by `send`."""
     secrets.resolve(spec)
     check_ended(run)
-    backend = Kubernetes.of(spec.on)
+    backend = Kubernetes.of(spec.on, say)
     facts = backend.discover()
     submission = backend.plan(spec, facts, run.path)
-    return Planned(backend=backend, facts=facts, submission=submission, warnings=backend.check(spec, facts, submission))
+    warnings = [*left_behind(run, place_of(submission)), *backend.check(spec, facts, submission)]
+    return Planned(backend=backend, facts=facts, submission=submission, warnings=warnings)
 
 
-def plan_dry(spec: AnySpec, run: RunDir) -> Planned:
+def left_behind(run: RunDir, place: PlaceRef) -> list[str]:
+    """A warning, where a run goes on at another volume than the one that it has trained on, as far as is known here."""
+    old, step = run.place_ref(), ((run.seen() or {}).get("view") or {}).get("step")
+    if old is None or not step or (old.namespace, old.volume) == (place.namespace, place.volume):
+        return []
+    return [
+        f"it came to step {step} on volume {old.volume} of namespace {old.namespace}, and its checkpoints stay there: "
+        f"on volume {place.volume} of namespace {place.namespace} it begins at step 0, unless "
+        f"{contract.VOLUME_RUNS}/{place.run} was copied to it"
+    ]
+
+
+def plan_dry(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: None) -> Planned:
     """As `plan`; without a cluster as well, unchecked."""
     try:
-        return plan(spec, run)
+        return plan(spec, run, say)
     except (Unreachable, LoggedOut) as e:
         warning = f"not checked: {e.problem}"
         facts = replace(NO_CLUSTER, namespace=namespace_of(spec.on.context))
@@ -71,16 +86,16 @@ def with_image(spec: AnySpec, progress: Building = lambda *_: None) -> AnySpec:
     return spec.model_copy(update={"on": on.model_copy(update={"image": str(image)})})
 
 
-def send(
+def bring(
     planned: Planned,
     opened: Opened,
     spec: AnySpec,
     progress: Callable[[Carried], None] = lambda _: None,
     committed: Callable[[], None] = lambda: None,
-) -> PlaceRef:
-    """The run directory is ready here; afterwards the run is the cluster's. `spec` is the run's, with its image.
+) -> tuple[Submission, PlaceRef]:
+    """All that the run needs is brought there but its job, which is about to be made: then `committed` is called.
 
-    `committed` is called when all is on the volume, and the job is about to be made.
+    The run directory is ready here; `spec` is the run's, with its image.
     """
     assert planned.backend is not None
     submission = planned.backend.plan(spec, planned.facts, opened.run.path)
@@ -89,6 +104,19 @@ def send(
     committed()
     opened.run.forget_ending()
     opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
+    return submission, place
+
+
+def send(
+    planned: Planned,
+    opened: Opened,
+    spec: AnySpec,
+    progress: Callable[[Carried], None] = lambda _: None,
+    committed: Callable[[], None] = lambda: None,
+) -> PlaceRef:
+    """Afterwards the run is the cluster's."""
+    submission, place = bring(planned, opened, spec, progress, committed)
+    assert planned.backend is not None
     planned.backend.submit(submission)
     return place
 
@@ -99,6 +127,28 @@ def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
     opened = begin(spec, runs=runs, progress=progress)
     if not opened.done:
         send(planned, opened, with_image(opened.spec))
+
+
+def anew(spec: AnySpec, run: RunDir) -> Callable[[], None]:
+    """Go on with a run in another job. All that can be tried is, while the one that it has still runs.
+
+    To be called when that has ended. The image is the one that it has, and its data is there: what has changed here
+    since it was launched does not come in.
+    """
+    secrets.resolve(spec)
+    backend, place = reach(run)
+    made = spec.model_copy(update={"on": spec.on.model_copy(update={"image": place.image, "job": place.job})})
+    facts = backend.discover()
+    check_room(needs(made, run.name), facts.inventory, nodes=spec.on.nodes.least)
+    submission = backend.plan(made, facts, run.path)
+    backend.check(made, facts, submission, running=True)
+
+    def send() -> None:
+        stage(run, place, cluster=backend.cluster, begun=True)
+        run.forget_ending()
+        backend.submit(submission)
+
+    return send
 
 
 def stop(run: RunDir) -> bool:

@@ -30,6 +30,8 @@ LONGEST = 95  # characters of a name that a suffix is put to: a run's name has 1
 KILLED = -9
 ELSEWHERE = {"kubernetes": "stoker.api.cluster"}
 """What handles runs that do not live here; heavy, so by name."""
+SCALING = "stoker.launch.scaling"
+"""What gives them other nodes."""
 RECORDS = {"kubernetes": "stoker.observe.cluster_records"}
 """What reads what they have written down."""
 
@@ -101,6 +103,21 @@ class Run:
         place = self._directory.place_ref()
         return bool(_elsewhere(place.kind).stop(self._directory)) if place else Local().stop(self._directory)
 
+    def scale(
+        self,
+        nodes: int | str,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        committed: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """More nodes or fewer while it runs in a cluster: 3, or "1..4". Tells `was`, `nodes`, `how` and `warnings`.
+
+        `say` is given the warnings before anything changes; then `committed` is called, and from there it must not be
+        cut off. Raises UserError when it does not run there, or cannot have so many: then nothing has changed.
+        """
+        scaling = importlib.import_module(SCALING)
+        return scaling.scale(self._directory, str(nodes), anew=_anew, say=say, committed=committed)
+
     def _code(self) -> int | None:
         """The exit code once it has ended; a run whose supervisor was killed has no word of its own."""
         if self._running is not None and self._parent == os.getpid():  # a forked child cannot wait for its sibling
@@ -170,6 +187,11 @@ def open_run(run: str | Path, *, runs: Path | str = "runs") -> Run:
 
 def _elsewhere(kind: str) -> Any:
     return importlib.import_module(ELSEWHERE[kind])
+
+
+def _anew(spec: AnySpec, run: RunDir) -> Callable[[], None]:
+    send: Callable[[], None] = _elsewhere(spec.on.kind).anew(spec, run)
+    return send
 
 
 def _records(kind: str) -> Any:

@@ -24,21 +24,26 @@ SNAPSHOTS = "snapshots"  # in the hub's cache the files of a model are links int
 
 
 def stage(
-    run: RunDir, ref: PlaceRef, progress: Callable[[Progress], None] = ignore, *, cluster: Cluster | None = None
+    run: RunDir,
+    ref: PlaceRef,
+    progress: Callable[[Progress], None] = ignore,
+    *,
+    cluster: Cluster | None = None,
+    begun: bool = False,
 ) -> Progress:
-    """Have all of it on the volume. What is there is not sent again; after a cut the same call goes on."""
+    """Have all of it on the volume. What is there is not sent again; after a cut the same call goes on.
+
+    `begun`: the run has begun there, and only its spec may have changed since.
+    """
     remote = Remote(ref, run.any_spec(), cluster=cluster, moving=True)
     try:
-        return upload(staged(run), remote, progress)
+        return upload([staged_spec(run)] if begun else staged(run), remote, progress)
     finally:
         remote.remove()  # a volume that one node may use is free for the run's own pods
 
 
 def staged(run: RunDir) -> list[Item]:
-    """What to upload, the run directory last: once its spec.yaml is there, it is a run. Its paths are the volume's.
-
-    How it ended before, if it did, is forgotten: it goes on.
-    """
+    """What to upload, the run directory last: once its spec.yaml is there, it is a run. Its paths are the volume's."""
     items: list[Item] = []
     files: dict[str, Path | bytes] = {}
     for name, path in (listing(run.tokenizer) if run.tokenizer.is_dir() else {}).items():
@@ -52,10 +57,18 @@ def staged(run: RunDir) -> list[Item]:
     if origins:
         moved = {name: replace(ref, path=_there(contract.VOLUME_MODELS, ref.key)) for name, ref in origins.items()}
         files[contract.ORIGINS_FILE] = _json({name: asdict(ref) for name, ref in moved.items()})
-    files[contract.SPEC_FILE] = run.path / contract.SPEC_FILE
     folders = (contract.LEDGER_DIR, contract.LOGS_DIR, contract.CHECKPOINTS_DIR)
-    into = f"{contract.VOLUME_RUNS}/{run.name}"
-    return [*_once(items), Item(files=files, into=into, folders=folders, gone=(contract.EXIT_FILE,))]
+    spec = staged_spec(run)
+    return [*_once(items), replace(spec, files=files | dict(spec.files), folders=folders)]
+
+
+def staged_spec(run: RunDir) -> Item:
+    """How it ended before, if it did, is forgotten: it goes on. So is how many nodes it was told to have meanwhile."""
+    return Item(
+        files={contract.SPEC_FILE: run.path / contract.SPEC_FILE},
+        into=f"{contract.VOLUME_RUNS}/{run.name}",
+        gone=(contract.EXIT_FILE, f"{contract.MEMBERS_DIR}/{contract.NODES_FILE}"),
+    )
 
 
 def _tokens(folder: Path, key: str) -> list[Item]:

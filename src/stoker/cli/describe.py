@@ -18,6 +18,7 @@ from stoker.spec.run import AnySpec, ScriptSpec
 Rows = list[tuple[str, str]]
 WORTH_A_LINE = (
     "note", "resumed", "waiting", "fallback", "checkpoint failed", "skipped", "failed", "lost", "left", "regrouping",
+    "scaled",
 )  # fmt: skip
 
 

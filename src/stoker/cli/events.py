@@ -95,6 +95,8 @@ def _of_the_nodes(record: Record) -> str | None:
         return f"waiting for node {named}: {len(record['here'])} of {needed} are there"
     if kind == "regrouping":
         return f"asked to save, then goes on with other nodes: {record['reason']}"
+    if kind == "scaled":
+        return f"scaled from {record['was']} to {record['nodes']} node{'s' * (record['nodes'] != '1')}"
     if kind in ("lost", "left"):
         place = f"pod {record['pod']}" if record.get("pod") else record["host"]
         return f"node {record['node']} ({place}) {'was lost' if kind == 'lost' else 'has left'}"

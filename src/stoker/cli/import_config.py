@@ -1,10 +1,11 @@
-"""`stoker import-config`: the manifest that you have, as a run file."""
+"""`stoker import-config`: the manifest or command that you have, as a run file."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
+from stoker.launch.import_config import torchx
 from stoker.launch.import_config.fields import UNUSED
 from stoker.launch.import_config.jobs import KINDS
 from stoker.launch.import_config.text import read_manifest, run_file
@@ -13,8 +14,11 @@ from stoker.spec.errors import UserError
 
 
 def import_config_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=sorted(KINDS), metavar="|".join(sorted(KINDS)), help="what the manifest is")
-    parser.add_argument("file", type=Path, metavar="FILE", help="the manifest, as kubectl applies it")
+    kinds = sorted([*KINDS, torchx.KIND])
+    parser.add_argument("kind", choices=kinds, metavar="|".join(kinds), help="what the file holds")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the manifest or, for torchx, the command as you type it"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="the value of a $NAME in it; once for each"
     )

@@ -16,7 +16,9 @@ from stoker.cli.image import building
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.progress import preparing
 from stoker.data.prepare import ignore
+from stoker.kube.kinds import key_of
 from stoker.launch import manifest
+from stoker.launch.jobs.auto import chosen
 from stoker.launch.transfer.meter import ignore as unseen
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
@@ -26,13 +28,13 @@ from stoker.storage.mirror import run_dir
 
 def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
     run = RunDir(runs / spec.name)
-    planned = plan_dry(spec, run) if args.dry_run else plan(spec, run)
+    planned = (plan_dry if args.dry_run else plan)(spec, run, say)
     if not args.json:  # objects that go into a pipe stay alone
         print(output.pairs(_rows(spec, planned, run)), flush=True, file=sys.stderr if args.dry_run else sys.stdout)
     if args.dry_run:
         print(_dry(run, planned, folder=args.output, as_json=args.json))
         return contract.EXIT_DONE
-    with Interrupts() as interrupts, _all_or_nothing(run):
+    with Interrupts() as interrupts, all_or_nothing(run):
         with nullcontext(ignore) if args.json else preparing() as progress:
             opened = begin(spec, runs=runs, progress=progress)
         if done := opened.done:
@@ -49,8 +51,12 @@ def launch(args: argparse.Namespace, spec: AnySpec, runs: Path) -> int:
         return contract.EXIT_DONE
 
 
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 @contextmanager
-def _all_or_nothing(run: RunDir) -> Iterator[None]:
+def all_or_nothing(run: RunDir) -> Iterator[None]:
     """A new run that comes to nothing, because its image cannot be pulled or somebody pressed Ctrl-C, leaves none."""
     new = not run.exists()
     try:
@@ -74,10 +80,11 @@ def _rows(spec: AnySpec, planned: Planned, run: RunDir) -> list[tuple[str, str]]
         where = f"{cluster.who}, {where}, Kubernetes {cluster.version}"
     each = submission.workers // on.nodes.most
     shape = f"{on.nodes} node{'s' * (on.nodes != '1')} × {each} worker{'s' * (each != 1)}"
+    _, why = chosen(on, planned.facts.jobs, kueue=planned.facts.kueue)
     return [
         *describe.plan(spec, submission, run_dir(run.path)),
         ("cluster", where),
-        ("job", f"{owner['kind']} {owner['metadata']['name']}, {shape}"),
+        ("job", f"{key_of(owner)} {owner['metadata']['name']}, {shape}{why and f' ({why})'}"),
         *(("warning", text) for text in planned.warnings),
     ]
 

@@ -25,6 +25,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Watch": {
         "ps": ("stoker.cli.watch", "all runs, one line each"),
         "status": ("stoker.cli.watch", "where a run stands, or all of them"),
+        "why": ("stoker.cli.why", "why a run waits, fails or is slow, and what to type"),
         "logs": ("stoker.cli.logs", "what the workers printed"),
         "events": ("stoker.cli.events", "what happened to a run"),
         "top": ("stoker.cli.top", "CPU, memory and GPU of each worker"),
@@ -35,6 +36,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Cluster": {
         "cp": ("stoker.cli.cp", "files to and from a run's volume; from a bucket, inside the cluster"),
+        "scale": ("stoker.cli.scale", "more nodes or fewer for a run, while it runs"),
+        "net": ("stoker.cli.net", "names, ports, latency and bandwidth between nodes, and what is wrong there"),
+        "addon": ("stoker.cli.addon", "an etcd server in the cluster, for runs that ask for one"),
         "shell": ("stoker.cli.shell", "a shell, or a command, in a pod with the run's image and volume"),
     },
     "Use": {
@@ -48,7 +52,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("stoker.cli.spec", "where a value of a run file comes from"),
         "presets": ("stoker.cli.spec", "the models and runs that have a name"),
         "schema": ("stoker.cli.spec", "JSON Schema of a run file, for editors"),
-        "import-config": ("stoker.cli.import_config", "a PyTorchJob or ElasticJob manifest as a run file"),
+        "import-config": ("stoker.cli.import_config", "a PyTorchJob, ElasticJob or torchx command as a run file"),
     },
     "Machine": {
         "image": ("stoker.cli.image", "your code as a container image, without a daemon"),
@@ -61,18 +65,18 @@ TRAIN_PARTS = ("torch", "numpy", "pyarrow", "tokenizers", "tensorboard", "safete
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The only place that catches StokerError."""
+    """The only place that catches StokerError, but for TorchX's component, which is a command of its own."""
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
         return code
     except StokerError as e:
-        return _complain(e)
+        return complain(e)
     except ModuleNotFoundError as e:
         part = (e.name or "").split(".")[0]
         if part not in TRAIN_PARTS:
             raise
-        return _complain(MissingExtra(part, "train"))
+        return complain(MissingExtra(part, "train"))
     except KeyboardInterrupt:
         return contract.EXIT_INTERRUPTED
     except BrokenPipeError:  # `stoker logs … | head` has read enough
@@ -83,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         full = e.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "Make room on the disk, then run it again" if full else "Choose a place that you may write to"
-        return _complain(UserError(f"{e.filename or 'writing'}: {e.strerror}", remedy=remedy))
+        return complain(UserError(f"{e.filename or 'writing'}: {e.strerror}", remedy=remedy))
 
 
 def _run(argv: list[str]) -> int:
@@ -133,7 +137,7 @@ def _help() -> str:
     return "\n".join([*lines, "", "stoker VERB --help says more; stoker --version says which stoker this is."])
 
 
-def _complain(error: StokerError) -> int:
+def complain(error: StokerError) -> int:
     print(f"stoker: {error}", file=sys.stderr)
     if isinstance(error, RunFailed):
         return contract.EXIT_FAILED

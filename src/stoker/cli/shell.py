@@ -13,7 +13,6 @@ from typing import Any
 
 from stoker.cli.places import runs_argument
 from stoker.observe.runs import find
-from stoker.spec import contract
 from stoker.spec.errors import UserError
 
 IN_RUN = 'cd "$0" 2>/dev/null || cd "$(dirname "$(dirname "$0")")"; exec "$@"'  # no run directory yet: its volume
@@ -43,7 +42,7 @@ def shell(args: argparse.Namespace) -> int:
 def _command(remote: Any, pod: str, argv: list[str]) -> int:
     stdin = None if sys.stdin.isatty() else sys.stdin.buffer
     code: int = remote.cluster.exec(
-        pod, argv, container=contract.CONTAINER, stdin=stdin, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer
+        pod, argv, container=remote.container, stdin=stdin, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer
     )
     return code
 
@@ -53,7 +52,7 @@ def _interactive(remote: Any, pod: str, argv: list[str]) -> int:
         code: int = remote.cluster.exec(
             pod,
             ["env", f"TERM={os.environ.get('TERM', 'xterm')}", *argv],
-            container=contract.CONTAINER,
+            container=remote.container,
             stdin=open(sys.stdin.fileno(), "rb", buffering=0, closefd=False),  # noqa: SIM115 (stdin stays open)
             stdout=sys.stdout.buffer,
             tty=lambda: tuple(shutil.get_terminal_size()),

@@ -12,11 +12,13 @@ from typing import Any
 from stoker.cli import output
 from stoker.cli.places import runs_argument
 from stoker.launch.local import Local
+from stoker.observe.diagnose import TROUBLED, Diagnosis, as_record, diagnose
+from stoker.observe.rules import Finding
 from stoker.observe.runs import RunRow, RunView, all_runs, find, view, view_anywhere
 from stoker.observe.runs import rows as all_rows
 from stoker.rundir import RunDir
 from stoker.spec import contract
-from stoker.spec.errors import RunFailed, UserError
+from stoker.spec.errors import RunFailed, StokerError, UserError
 
 POLL = 0.2  # seconds between two looks at the run
 WORD = 10.0  # seconds between two words of a command that waits
@@ -97,20 +99,31 @@ def status(args: argparse.Namespace) -> int:
         return contract.EXIT_DONE
     run = find(args.run, args.runs)
     one = view_anywhere(run)
+    why = _why(run) if one.state in TROUBLED else None
     if args.json:
-        print(json.dumps(asdict(one)))
+        print(json.dumps(asdict(one) | {"why": as_record(why) if why else None}))
         return contract.EXIT_DONE
-    print(output.pairs(_details(one)))
+    print(output.pairs(_details(one, why.causes[0] if why and why.causes else None)))
     if run.place_ref():
         print(_elsewhere().details(one))
     return contract.EXIT_DONE
 
 
-def _details(one: RunView) -> list[tuple[str, str]]:
+def _why(run: RunDir) -> Diagnosis | None:
+    """What is known of it is shown, whether or not anybody may see more of the cluster."""
+    try:
+        return diagnose(run, brief=True)
+    except StokerError:
+        return None
+
+
+def _details(one: RunView, why: Finding | None) -> list[tuple[str, str]]:
     state = output.painted(one.state)
     rows = [("run", one.name), ("state", f"{state}: {output.printable(one.reason)}" if one.reason else state)]
-    if one.remedy:
-        rows.append(("remedy", output.printable(one.remedy)))
+    if why and why.cause != one.reason:
+        rows.append(("why", output.printable(why.cause)))
+    if remedy := why.remedy if why else one.remedy:
+        rows.append(("remedy", output.printable(remedy)))
     rows += [("step", _steps(one)), ("loss", output.loss(one.loss)), ("val loss", output.loss(one.val_loss))]
     if one.tokens_per_second:
         rows.append(("speed", f"{output.number(one.tokens_per_second)} tokens/s"))
@@ -122,7 +135,7 @@ def _details(one: RunView) -> list[tuple[str, str]]:
     rows.append(("restarts", str(one.restarts)))
     if one.updated:
         rows.append(("updated", output.moment(one.updated)))
-    if one.state in ("paused", "interrupted") and not one.remedy:
+    if one.state in ("paused", "interrupted") and not remedy:
         behind = f"stoker launch {shlex.quote(one.folder)}"
         rows.append(("go on", f"run the same stoker train command again, or in the background: {behind}"))
     return [*rows, ("folder", one.folder)]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from stoker.cli import output
+from stoker.launch.command_word import command_word
 from stoker.launch.kubernetes import reach
 from stoker.observe.cluster import ClusterView, own_events, view
 from stoker.observe.cluster import events as cluster_events
@@ -37,6 +38,7 @@ def details(one: ClusterView) -> str:
             f"{f'context {one.context}' if one.context else 'the one this pod is in'}, namespace {one.namespace}",
         ),
         ("job", one.job),
+        ("nodes", one.wanted),
         ("pods", ", ".join(f"{count} {state}" for state, count in states.most_common()) or "none"),
         ("on", f"{machines} node{'s' * (machines != 1)} of the cluster"),
         ("image", ", ".join(images)),
@@ -83,26 +85,27 @@ def stop(run: RunDir, *, say: Callable[[str], None], as_json: bool) -> int:
     stopped = backend.delete(place)
     if stopped:
         say(f"asked run '{run.name}' to save and end …")
-        _await_end(run, lambda: backend.ended(place), say)
+        _await_end(run, lambda: backend.ended(place), backend.cluster.kubectl, say)
         _await_tidy(lambda: backend.state(place) is None)
     now = view(run, backend.cluster)
     if as_json:
         print(json.dumps(asdict(now) | {"stopped": stopped}))
     elif stopped:
-        say(f"run '{run.name}' has ended at step {now.step} ({now.state}); it goes on with: stoker launch {run.name}")
+        again = f"stoker launch {command_word(run)}"
+        say(f"run '{run.name}' has ended at step {now.step} ({now.state}); it goes on with: {again}")
     else:
         say(f"run '{run.name}' is not running ({now.state})")
     return contract.EXIT_DONE
 
 
-def _await_end(run: RunDir, ended: Callable[[], bool], say: Callable[[str], None]) -> None:
+def _await_end(run: RunDir, ended: Callable[[], bool], kubectl: str, say: Callable[[str], None]) -> None:
     began, said = time.monotonic(), 0.0
     while not ended():
         waited = time.monotonic() - began
         if waited > PATIENCE:
             raise RunFailed(
                 f"run '{run.name}' has not ended in {output.duration(waited)}",
-                remedy=f"See what holds it: kubectl get pods -l {contract.LABEL_RUN}={run.name}",
+                remedy=f"See what holds it: {kubectl} get pods -l {contract.LABEL_RUN}={run.name}",
             )
         if waited - said >= WORD:
             said = waited

@@ -5,6 +5,17 @@ Heavy to import (an HTTP client): verbs that may do without a cluster load what 
 
 from stoker.kube.cluster import Cluster, Object
 from stoker.kube.connect import connect, namespace_of
-from stoker.kube.refusals import Forbidden, LoggedOut, Lost, Refused, Unreachable
+from stoker.kube.refusals import Forbidden, HookSilent, LoggedOut, Lost, Refused, Unreachable
 
-__all__ = ["Cluster", "Forbidden", "LoggedOut", "Lost", "Object", "Refused", "Unreachable", "connect", "namespace_of"]
+__all__ = [
+    "Cluster",
+    "Forbidden",
+    "HookSilent",
+    "LoggedOut",
+    "Lost",
+    "Object",
+    "Refused",
+    "Unreachable",
+    "connect",
+    "namespace_of",
+]

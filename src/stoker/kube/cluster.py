@@ -9,6 +9,7 @@ import httpx
 
 from stoker.kube import streams
 from stoker.kube.kinds import KINDS, Kind
+from stoker.kube.kubectl import kubectl
 from stoker.kube.refusals import NOT_FOUND, Lost, Refused, Unreachable
 from stoker.kube.session import Session
 
@@ -18,6 +19,7 @@ PAGE = 250  # objects in one answer: 5,000 pods are read in twenty, and never he
 GONE = 410
 RETRIES = 30  # seconds that a watch waits for a server that is gone
 REVIEW = Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
+GROUPS = Kind("APIGroup", "v1", "apis", namespaced=False)
 VERSION = Kind("version", "v1", "version", namespaced=False)
 
 
@@ -38,6 +40,16 @@ class Cluster:
     def who(self) -> str:
         """Which cluster, in words."""
         return self._session.who
+
+    @property
+    def kubectl(self) -> str:
+        """What a command for things of its namespace begins with."""
+        return kubectl(self.context, self.namespace)
+
+    @property
+    def kubectl_anywhere(self) -> str:
+        """The same for things of no namespace, or of another."""
+        return kubectl(self.context)
 
     @property
     def server(self) -> str:
@@ -62,12 +74,15 @@ class Cluster:
         made: Object = response.json()
         return made
 
-    def patch(self, kind_name: str, name: str, patch: Object, *, namespace: str | None = None) -> Object:
+    def patch(
+        self, kind_name: str, name: str, patch: Object, *, namespace: str | None = None, dry_run: bool = False
+    ) -> Object:
         """A merge patch: null takes a key away."""
         kind, where = self.kind(kind_name), namespace or self.namespace
         response = self._session.request(
             "PATCH",
             f"{kind.path(where)}/{name}",
+            params={"dryRun": "All"} if dry_run else None,
             content=json.dumps(patch).encode(),
             headers={"Content-Type": "application/merge-patch+json"},
             verb="patch",
@@ -265,18 +280,26 @@ class Cluster:
                 return False
             raise
 
+    def groups(self) -> set[str]:
+        """The API groups that the server knows, beyond the first."""
+        return {one["name"] for one in self._get("/apis", GROUPS)["groups"]}
+
+    def preferred(self, group: str) -> str | None:
+        """Of that API group, the one that the server prefers; None where it does not know the group."""
+        some = self._get("/apis", GROUPS)["groups"]
+        return next((one["preferredVersion"]["version"] for one in some if one["name"] == group), None)
+
     def kind(self, name: str, version: str | None = None) -> Kind:
         """Asks the server for what we do not know ourselves."""
-        known = self._kinds.get(name)
-        if known and version in (None, known.version):
-            return known
         if version is None:
-            raise KeyError(name)
+            return self._kinds[name]
+        if known := next((one for one in self._kinds.values() if (one.name, one.version) == (name, version)), None):
+            return known
         some = Kind(name, version, name.lower() + "s")
         for one in self._get(some.root, some)["resources"]:
             if one["kind"] == name and "/" not in one["name"]:
-                found = Kind(name, version, one["name"], namespaced=one["namespaced"])
-                self._kinds[name] = found
+                found = Kind(name, version, one["name"], namespaced=one["namespaced"], shared=name in self._kinds)
+                self._kinds[found.key] = found
                 return found
         raise Refused(f"{self.who} knows no kind {name} of {version}", remedy="See: stoker check kube", code=NOT_FOUND)
 

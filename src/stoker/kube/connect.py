@@ -14,6 +14,7 @@ import yaml
 from kr8s._auth import KubeAuth
 
 from stoker.kube.cluster import Cluster
+from stoker.kube.kubectl import kubectl
 from stoker.kube.refusals import LoggedOut, Unreachable
 from stoker.kube.session import Session
 from stoker.spec.errors import UserError
@@ -145,6 +146,7 @@ async def _log_in(context: str | None, who: str) -> httpx.Client:
             | ({"Authorization": f"Bearer {str(auth.token).strip()}"} if auth.token else {}),
             verify=await auth.ssl_context(),  # type: ignore[no-untyped-call]
             timeout=httpx.Timeout(60, connect=10),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),  # a command in a pod holds one
             proxy=auth.proxy,
         )
     except (RuntimeError, OSError, ValueError, LookupError, TypeError, AttributeError, httpx.InvalidURL) as e:
@@ -152,7 +154,7 @@ async def _log_in(context: str | None, who: str) -> httpx.Client:
         reason = f"an entry lacks {words}" if isinstance(e, KeyError) and " " not in words else words
         raise LoggedOut(
             f"the kubeconfig gives no credentials for {who}: {reason}",
-            remedy="Try: kubectl " + (f"--context {context} " if context else "") + "auth whoami",
+            remedy=f"Try: {kubectl(context)} auth whoami",
         ) from e
     finally:
         _forget_files(auth)

@@ -1,6 +1,8 @@
 """Where each kind of object lives in the API."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +12,13 @@ class Kind:
     """`v1`, or group/version."""
     plural: str
     namespaced: bool = True
+    shared: bool = False
+    """Another group has a kind of that name, which goes by it."""
+
+    @property
+    def key(self) -> str:
+        """What it goes by here and in kubectl: its name, with the group where two have that name."""
+        return f"{self.name}.{self.group}" if self.shared else self.name
 
     @property
     def group(self) -> str:
@@ -26,7 +35,7 @@ class Kind:
 
 
 KINDS = {
-    kind.name: kind
+    kind.key: kind
     for kind in (
         Kind("Pod", "v1", "pods"),
         Kind("Service", "v1", "services"),
@@ -38,6 +47,7 @@ KINDS = {
         Kind("Namespace", "v1", "namespaces", namespaced=False),
         Kind("Node", "v1", "nodes", namespaced=False),
         Kind("Event", "v1", "events"),
+        Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
         Kind("EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
         Kind("Job", "batch/v1", "jobs"),
         Kind("Deployment", "apps/v1", "deployments"),
@@ -46,6 +56,18 @@ KINDS = {
         Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
         Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
         Kind("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
+        Kind("TrainJob", "trainer.kubeflow.org/v1alpha1", "trainjobs"),
+        Kind("TrainingRuntime", "trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
+        Kind("ClusterTrainingRuntime", "trainer.kubeflow.org/v1alpha1", "clustertrainingruntimes", namespaced=False),
+        Kind("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets"),
+        Kind("Job", "batch.volcano.sh/v1alpha1", "jobs", shared=True),
+        Kind("Queue", "scheduling.volcano.sh/v1beta1", "queues", namespaced=False),
         Kind("NodePool", "karpenter.sh/v1", "nodepools", namespaced=False),
     )
 }
+
+
+def key_of(thing: Mapping[str, Any]) -> str:
+    """The key of an object's kind."""
+    kind, version = str(thing["kind"]), thing["apiVersion"]
+    return next((one.key for one in KINDS.values() if (one.name, one.version) == (kind, version)), kind)

@@ -8,12 +8,21 @@ import httpx
 import yaml
 
 from stoker.kube.kinds import Kind
+from stoker.kube.kubectl import kubectl
 from stoker.spec.errors import UserError
 
 NOT_FOUND = 404
 CANNOT = re.compile(r'cannot (\w+) resource "[^"]*" in API group "[^"]*"(?: in the namespace "([^"]*)")?')
 TOGETHER = ("create", "patch")  # to apply an object takes both
 READS = ("get", "list", "watch")  # nothing but a missing right forbids these
+HOOK = "failed calling webhook"
+SILENT = (  # the last: its certificate was made a moment ago, and the API server has not heard of it
+    "no endpoints available for service",
+    "connection refused",
+    "no route to host",
+    "deadline exceeded",
+    "certificate signed by unknown authority",
+)
 RULES = (  # words of an admission's refusal -> what to do
     ("admission webhook", "Follow its rule, with on.pod where it is of the pods, or ask who runs the cluster"),
     ("is being terminated", "Wait until the namespace is gone and make it anew, or take another: on.namespace"),
@@ -40,6 +49,10 @@ class Forbidden(Refused):
     """The user lacks a right."""
 
 
+class HookSilent(Refused):
+    """A webhook that must see the object first does not answer: its operator is starting, or broken."""
+
+
 class Unreachable(UserError):
     """No cluster is known, or nobody answers."""
 
@@ -61,19 +74,25 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
     if code == 401:
         return Refused(
             f"the API server of {who} does not know these credentials",
-            remedy=f"Log in again, then try: kubectl {_flag(who)}auth whoami",
+            remedy=f"Log in again, then try: {_kubectl(who)} auth whoami",
             code=code,
         )
     if code == 403 and (named := CANNOT.search(message)):
         return forbidden(verb=named[1], kind=kind, namespace=named[2] or namespace, who=who, code=code)
     if code == NOT_FOUND and f'namespaces "{namespace}" not found' in message:
         return Refused(
-            f"{who} has no namespace '{namespace}'", remedy=f"Run: kubectl {_flag(who)}create ns {namespace}", code=code
+            f"{who} has no namespace '{namespace}'", remedy=f"Run: {_kubectl(who)} create ns {namespace}", code=code
         )
     if code == NOT_FOUND and not (status.get("details") or {}).get("name"):
         return Refused(
             f"the API server of {who} knows no kind {kind.name} ({kind.version})",
             remedy="See what is installed with: stoker check kube",
+            code=code,
+        )
+    if HOOK in message and any(words in message for words in SILENT):
+        return HookSilent(
+            f"the API server of {who} cannot {verb} {what}: the webhook of its operator does not answer",
+            remedy="Wait until its pods are ready, or mend them; see: stoker check kube",
             code=code,
         )
     otherwise = "Ask who runs the cluster what its rules allow" if code == 403 else "Mend it"
@@ -121,7 +140,7 @@ def unreachable(error: Exception, *, server: str, who: str) -> Unreachable:
         )
     return Unreachable(
         f"the API server {server} of {who} does not answer ({reason})",
-        remedy=f"Is the cluster up, and this machine in its network? Try: kubectl {_flag(who)}get --raw /readyz",
+        remedy=f"Is the cluster up, and this machine in its network? Try: {_kubectl(who)} get --raw /readyz",
     )
 
 
@@ -133,5 +152,5 @@ def _status(response: httpx.Response) -> dict[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
-def _flag(who: str) -> str:
-    return f"--context {who.removeprefix('context ')} " if who.startswith("context ") else ""
+def _kubectl(who: str) -> str:
+    return kubectl(who.removeprefix("context ") if who.startswith("context ") else None)

@@ -1,16 +1,17 @@
 """What a cluster has for runs, what it lacks, and the command that mends each lack."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import yaml
 
 from stoker.kube import Cluster, Forbidden, Object, connect
-from stoker.kube.kinds import KINDS, Kind
+from stoker.kube.kinds import KINDS as API_KINDS
+from stoker.kube.kinds import Kind
 from stoker.kube.refusals import role_for
 from stoker.launch.check import Finding
 from stoker.launch.inventory import Inventory, grouped
-from stoker.launch.jobs import pytorchjob
+from stoker.launch.jobs import KINDS, job_kind
 from stoker.launch.kubernetes import is_elastic
 from stoker.launch.needs import TYPE_LABEL
 from stoker.spec.errors import UserError
@@ -20,7 +21,6 @@ GIB = 2**30
 WRITE = ("create", "patch", "delete")
 USED = {  # resource -> verbs: all that Stoker does in a namespace
     "Job": ("get", "list", *WRITE),
-    "PyTorchJob": ("get", "list", *WRITE),
     "Pod": ("get", "list", "watch", *WRITE, "deletecollection"),
     "Pod/log": ("get",),
     "Pod/exec": ("create", "get"),
@@ -36,7 +36,18 @@ PLUGINS = {
     "-n kube-system",
     "neuron": "Install the Neuron Helm chart, as the AWS Neuron documentation says under Kubernetes",
 }
-OPERATOR = {"control-plane": "kubeflow-training-operator"}
+OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {  # the same, where a kind of job is used that needs an operator
+    "pytorchjob": {"PyTorchJob": ("get", "list", *WRITE)},
+    "jobset": {"JobSet": ("get", "list", *WRITE)},
+    "trainjob": {"TrainJob": ("get", "list", *WRITE), "TrainingRuntime": WRITE, "JobSet": ("get", "delete")},
+    "vcjob": {"Job.batch.volcano.sh": ("get", "list", *WRITE)},
+}
+CONTROLLERS = {  # labels of their Deployments, as each comes from its own manifests or its own chart
+    "pytorchjob": [{"control-plane": "kubeflow-training-operator"}],
+    "jobset": [{"app.kubernetes.io/name": "jobset"}],
+    "trainjob": [{"app.kubernetes.io/name": "trainer"}],
+    "vcjob": [{"app": "volcano-admission"}, {"app": "volcano-controller"}, {"app": "volcano-scheduler"}],
+}
 INIT_FLAG = "--pytorch-init-container-image"
 DNS = {"kubernetes.io/service-name": "kube-dns"}
 
@@ -52,7 +63,7 @@ def check(context: str | None, namespace: str | None) -> list[Finding]:
         _rights,
         _nodes,
         _volumes,
-        _operator,
+        _operators,
         _dns,
     ]
     return [finding for part in parts for finding in part(cluster)]
@@ -70,34 +81,37 @@ def _namespace(cluster: Cluster) -> Iterator[Finding]:
     except Forbidden:
         yield Finding(name="namespace", ok=True, needed=True, found=f"{name} (you may not see whether it is there)")
         return
-    remedy = "" if there else f"Run: kubectl {_flag(cluster)}create namespace {name}"
+    remedy = "" if there else f"Run: {cluster.kubectl_anywhere} create namespace {name}"
     found = name if there else f"there is no {name}"
     yield Finding(name="namespace", ok=there, needed=True, found=found, remedy=remedy)
 
 
 def _rights(cluster: Cluster) -> Iterator[Finding]:
-    yield _allowed(cluster, "rights", [name for name in USED if name != "PyTorchJob"], needed=True)
-    if cluster.serves("PyTorchJob"):
-        yield _allowed(cluster, "job rights", ["PyTorchJob"], needed=False)
+    yield _allowed(cluster, "rights", USED, job=None)
+    for name, used in OF_KINDS.items():
+        if all(cluster.serves(one) for one in job_kind(name).NEEDS):
+            yield _allowed(cluster, f"{name} rights", used, job=name)
 
 
-def _allowed(cluster: Cluster, name: str, resources: list[str], *, needed: bool) -> Finding:
-    rights = [(verb, _resource(one)) for one in resources for verb in USED[one]]
+def _allowed(cluster: Cluster, name: str, used: Mapping[str, tuple[str, ...]], *, job: str | None) -> Finding:
+    """`job`: the kind of job that needs them; None: every run."""
+    rights = [(verb, _resource(one)) for one, verbs in used.items() for verb in verbs]
+    needed = job is None
     with ThreadPoolExecutor(8) as pool:
         answers = pool.map(lambda one: _may(cluster, *one), rights)
         lacking = [right for right, allowed in zip(rights, answers, strict=True) if not allowed]
     if not lacking:
-        what = "that are needed" if needed else "that on.job=pytorchjob needs"
+        what = "that are needed" if needed else f"that on.job={job} needs"
         return Finding(name=name, ok=True, needed=needed, found=f"all {len(rights)} {what}")
     words = ", ".join(f"{verb} {kind.plural}" for verb, kind in lacking)
-    role = role_for(rights, namespace=cluster.namespace, name="stoker" if needed else "stoker-pytorchjobs")
+    role = role_for(rights, namespace=cluster.namespace, name=f"stoker-{job}s" if job else "stoker")
     remedy = f"Ask its administrator for this:\n{yaml.safe_dump(role, sort_keys=False).rstrip()}"
     found = f"you may not {words}" + ("" if needed else "; on.job=job needs none of it")
     return Finding(name=name, ok=False, needed=needed, found=found, remedy=remedy)
 
 
 def _may(cluster: Cluster, verb: str, kind: Kind) -> bool:
-    return cluster.allowed(verb, kind.name, subresource=kind.plural.partition("/")[2])
+    return cluster.allowed(verb, kind.key, subresource=kind.plural.partition("/")[2])
 
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
@@ -116,7 +130,7 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
         if devices := sum(machine.offers.get(name, 0) * count for machine, count in ready):
             found += f", {devices:g} {name}"
     found += ", more are added on demand" if inventory.elastic else ""
-    remedy = "" if there else "See: kubectl describe nodes"
+    remedy = "" if there else f"See: {cluster.kubectl_anywhere} describe nodes"
     yield Finding(name="nodes", ok=bool(there) or inventory.elastic, needed=True, found=found, remedy=remedy)
     yield from _devices(inventory)
 
@@ -149,7 +163,7 @@ def _volumes(cluster: Cluster) -> Iterator[Finding]:
         return
     single = [one["metadata"]["name"] for one in claims]
     found = f"none that several nodes can share; for one node: {', '.join(single)}" if single else "no claim"
-    remedy = f"Make one: kubectl {_flag(cluster)}-n {cluster.namespace} apply -f - <<'END'\n{_claim(cluster)}END"
+    remedy = f"Make one: {cluster.kubectl} apply -f - <<'END'\n{_claim(cluster)}END"
     yield Finding(name="volumes", ok=False, needed=not single, found=found, remedy=remedy)
 
 
@@ -171,30 +185,51 @@ def _claim(cluster: Cluster) -> str:
     return yaml.safe_dump(claim, sort_keys=False).replace("'", "")
 
 
-def _operator(cluster: Cluster) -> Iterator[Finding]:
-    name, install = "pytorchjob", f"Run: {pytorchjob.INSTALL}"
-    if not cluster.serves("PyTorchJob"):
-        found = "no training operator; on.job=job needs none"
-        yield Finding(name=name, ok=False, needed=False, found=found, remedy=install)
+def _operators(cluster: Cluster) -> Iterator[Finding]:
+    for name in KINDS:
+        if job_kind(name).NEEDS:
+            yield from _operator(cluster, name)
+
+
+def _operator(cluster: Cluster, name: str) -> Iterator[Finding]:
+    kind = job_kind(name)
+    lacking = [one for one in kind.NEEDS if not cluster.serves(one)]
+    if lacking:
+        found = f"{kind.OPERATOR} is not installed; on.job=job needs none"
+        yield Finding(name=name, ok=False, needed=False, found=found, remedy=f"Run: {kind.INSTALL}")
         return
     try:
-        deployments = list(cluster.list("Deployment", labels=OPERATOR, everywhere=True))
+        parts = [list(cluster.list("Deployment", labels=one, everywhere=True)) for one in CONTROLLERS[name]]
     except Forbidden:
         yield Finding(name=name, ok=True, needed=False, found="its CRD is there; you may not see its controller")
         return
-    ready = [one for one in deployments if one.get("status", {}).get("readyReplicas")]
-    if not ready:
-        where = f"-n {deployments[0]['metadata']['namespace']} " if deployments else ""
-        remedy = f"Run: kubectl {_flag(cluster)}{where}rollout status deployment/training-operator"
-        found = "its CRD is there, its controller is not ready"
-        yield Finding(name=name, ok=False, needed=False, found=found, remedy=remedy if deployments else install)
-        return
-    found = f"training operator in namespace {ready[0]['metadata']['namespace']}"
+    for labels, some in zip(CONTROLLERS[name], parts, strict=True):
+        if trouble := _trouble(cluster, name, labels, some):
+            yield trouble
+            return
+    deployments = [one for some in parts for one in some]
+    found = f"{kind.OPERATOR} in namespace {deployments[0]['metadata']['namespace']}"
     yield Finding(name=name, ok=True, needed=False, found=found)
-    if not any(INIT_FLAG in word for word in _words(ready[0])):
+    if name == "pytorchjob" and not any(INIT_FLAG in word for word in _words(deployments[0])):
         found = "workers of a fixed number of nodes first pull alpine:3.10, which the operator names"
         remedy = f"Give the operator another: {INIT_FLAG}=IMAGE; or write nodes as a range, or take on.job=job"
         yield Finding(name="init image", ok=False, needed=False, found=found, remedy=remedy)
+
+
+def _trouble(cluster: Cluster, name: str, labels: Mapping[str, str], there: list[Object]) -> Finding | None:
+    """Of one part of an operator: it is missing, scaled to none, or not ready."""
+    kind, [part] = job_kind(name), labels.values()
+    found, remedy = f"its CRD is there, its controller {part} is not", f"Run: {kind.INSTALL}"
+    for one in there:
+        if one.get("status", {}).get("readyReplicas"):
+            return None
+        of, kubectl = one["metadata"]["name"], f"{cluster.kubectl_anywhere} -n {one['metadata']['namespace']}"
+        found = f"its CRD is there, its controller {of} is not ready"
+        remedy = f"Run: {kubectl} rollout status deployment/{of}"
+        if one["spec"].get("replicas") == 0:
+            found = f"its CRD is there, its controller {of} is scaled to none"
+            remedy = f"Run: {kubectl} scale deployment/{of} --replicas=1"
+    return Finding(name=name, ok=False, needed=False, found=found, remedy=remedy)
 
 
 def _words(deployment: Object) -> Iterator[str]:
@@ -210,16 +245,12 @@ def _dns(cluster: Cluster) -> Iterator[Finding]:
         return
     ends = [one for some in slices for one in some.get("endpoints") or []]
     ready = [one for one in ends if one.get("conditions", {}).get("ready") is not False]
-    remedy = "" if ready else f"See: kubectl {_flag(cluster)}-n kube-system get pods -l k8s-app=kube-dns"
+    remedy = "" if ready else f"See: {cluster.kubectl_anywhere} -n kube-system get pods -l k8s-app=kube-dns"
     found = f"{len(ready)} server{'s' * (len(ready) != 1)}" if ready else "no server is ready: names do not resolve"
     yield Finding(name="DNS", ok=bool(ready), needed=False, found=found, remedy=remedy)
 
 
 def _resource(name: str) -> Kind:
     kind, slash, part = name.partition("/")
-    known = KINDS[kind]
+    known = API_KINDS[kind]
     return Kind(known.name, known.version, f"{known.plural}/{part}") if slash else known
-
-
-def _flag(cluster: Cluster) -> str:
-    return f"--context {cluster.context} " if cluster.context else ""

@@ -37,10 +37,28 @@ def check_fits(needs: Needs, inventory: Inventory, *, nodes: int) -> list[str]:
             return [f"{problem}: it waits until a larger one is added"]
         raise UserError(problem, remedy=_less(lack))
     warnings = _check_workers(needs, fitting, elastic=inventory.elastic)
-    there = sum(count * _pods(machine, asked) for machine, count in holding if machine.ready)
+    there = _room(holding, asked)
     if asked and there < nodes:
         warnings.append(f"{there} of the {nodes} nodes that it asks for are there now: the other pods wait")
     return warnings
+
+
+def check_room(needs: Needs, inventory: Inventory, *, nodes: int) -> None:
+    """Refuses more nodes than there is room for, where nobody adds any: for a run that would end to wait for them."""
+    asked = _asked(needs)
+    if not inventory.known or inventory.elastic or not asked:
+        return
+    holding = [(machine, count) for machine, count in inventory.fitting(needs) if not _lacks(machine, asked)]
+    if (there := _room(holding, asked)) < nodes:
+        raise UserError(
+            f"{there} of the {nodes} nodes that it needs are there, and it would have to end before it waits for them",
+            remedy="Ask for fewer, or add nodes first; kubectl get nodes shows them",
+        )
+
+
+def _room(holding: list[tuple[Machine, int]], asked: Asked) -> int:
+    """Pods that the nodes which are ready hold, were nothing else there."""
+    return sum(count * _pods(machine, asked) for machine, count in holding if machine.ready)
 
 
 def _check_workers(needs: Needs, fitting: list[tuple[Machine, int]], *, elastic: bool) -> list[str]:
@@ -76,15 +94,17 @@ def _pods(machine: Machine, asked: Asked) -> int:
 def _who(needs: Needs) -> str:
     labels = [f"{key}={value}" for key, value in needs.selectors.items()]
     labels += [" or ".join(f"{key}={value}" for key, value in needs.spot)] if needs.spot else []
-    return (
-        f"has the label{'s' * (len(labels) > 1)} {', '.join(labels)}" if labels else "takes its pods: all have taints"
-    )
+    if not labels:
+        return f"takes its pods: all have taints{' or are in on.avoid' if needs.avoid else ''}"
+    beside = " and is not in on.avoid" if needs.avoid else ""
+    return f"has the label{'s' * (len(labels) > 1)} {', '.join(labels)}{beside}"
 
 
 def _mend(needs: Needs, inventory: Inventory) -> str:
     if not needs.selectors and not needs.spot:
         keys = sorted({str(taint["key"]) for machine, _ in inventory.kinds for taint in machine.taints})
-        return f"Set on.tolerations to some of: {', '.join(keys)}"
+        ways = [f"Set on.tolerations to some of: {', '.join(keys)}"] if keys else []
+        return "; or: ".join([*ways, "Name fewer nodes in on.avoid"] if needs.avoid else ways)
     types = {machine.labels.get("node.kubernetes.io/instance-type") for machine, _ in inventory.kinds} - {None}
     there = f" Instance types that are there: {', '.join(sorted(map(str, types)))}" if types else ""
     return "Change on.instance, on.spot or on.selectors; kubectl get nodes --show-labels shows what there is." + there

@@ -1,8 +1,9 @@
 """What a cluster has, as far as a run's pods care."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -35,10 +36,14 @@ class Inventory:
     elastic: bool = False
     """Something adds nodes when pods wait."""
     known: bool = True
+    names: Mapping[str, int] = field(default_factory=dict)
+    """Node -> which of the kinds it is."""
 
     def fitting(self, needs: Needs) -> list[tuple[Machine, int]]:
         """The machines that its pods may run on, whatever they have."""
-        return [(machine, count) for machine, count in self.kinds if _welcomes(machine, needs)]
+        avoided = Counter(self.names[name] for name in set(needs.avoid) if name in self.names)
+        left = [(machine, count - avoided[index]) for index, (machine, count) in enumerate(self.kinds)]
+        return [(machine, count) for machine, count in left if count and _welcomes(machine, needs)]
 
 
 NOTHING_KNOWN = Inventory(known=False)
@@ -58,14 +63,19 @@ def machine(node: Object) -> Machine:
 
 def grouped(nodes: Iterable[Object], *, elastic: bool) -> Inventory:
     """Nodes that differ in nothing that matters are counted together, as they are read."""
-    found: dict[object, tuple[Machine, int]] = {}
+    indices: dict[object, int] = {}
+    kinds: list[tuple[Machine, int]] = []
+    names: dict[str, int] = {}
     for node in nodes:
         one = machine(node)
         labels = tuple(sorted(item for item in one.labels.items() if item[1] != one.name))
         key = (labels, repr(one.taints), tuple(sorted(one.offers.items())), one.ready)
-        first, count = found.get(key, (one, 0))
-        found[key] = (first, count + 1)
-    return Inventory(kinds=tuple(found.values()), elastic=elastic)
+        index = names[one.name] = indices.setdefault(key, len(kinds))
+        if index == len(kinds):
+            kinds.append((one, 0))
+        first, count = kinds[index]
+        kinds[index] = (first, count + 1)
+    return Inventory(kinds=tuple(kinds), elastic=elastic, names=names)
 
 
 def quantity(text: str | float) -> float:

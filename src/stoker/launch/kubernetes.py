@@ -1,22 +1,26 @@
 """The Backend of a Kubernetes cluster: objects made by pure functions, applied, watched, deleted."""
 
+import hashlib
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.kube import Cluster, Forbidden, Object, connect
-from stoker.launch import pod, secrets
+from stoker.kube import Cluster, Forbidden, HookSilent, Object, Refused, connect
+from stoker.kube.kinds import key_of
+from stoker.launch import pod, preconditions, secrets
 from stoker.launch.backend import Facts, Submission
 from stoker.launch.fits import check_fits
 from stoker.launch.image.reference import without_scheme
 from stoker.launch.inventory import NOTHING_KNOWN, Inventory, grouped
-from stoker.launch.jobs import JobState, job_kind
+from stoker.launch.jobs import KINDS, JobState, job_kind, kind_name
+from stoker.launch.jobs.auto import chosen
 from stoker.launch.needs import Needs, needs
 from stoker.launch.pod import Task
-from stoker.launch.reader import claimed
+from stoker.launch.standing import standing
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import StokerError, UserError
@@ -26,6 +30,15 @@ from stoker.spec.run import AnySpec
 HIDDEN = "***"
 ENDED = ("done", "failed")
 POLL = 0.2  # seconds between two looks at an object that goes away
+LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+SHARED = ("Queue",)  # kinds of objects that a run may make and does not own
+HOOK_PATIENCE = 90.0  # seconds until the webhook of an operator that was just installed answers
+LATE = (  # said of what was made a moment ago
+    "must be created before the TrainJob",
+    "unable to find job queue",
+    "queue with state `Open`",
+)
+LATE_PATIENCE = 10.0
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes
 
 
@@ -35,6 +48,9 @@ class ClusterFacts(Facts):
     inventory: Inventory = NOTHING_KNOWN
     claims: tuple[str, ...] = ()
     """Volume claims that are there, for the message when none is named."""
+    jobs: tuple[str, ...] | None = None
+    """Kinds of jobs whose operators are installed; None when nobody has looked."""
+    kueue: bool = False
 
 
 NO_CLUSTER = ClusterFacts(cores=0, gpus=(), torch=None, namespace="default")
@@ -62,12 +78,14 @@ class ClusterRunning:
 
 
 class Kubernetes:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, say: Callable[[str], None] = lambda _: None) -> None:
+        """`say` is told what is waited for."""
         self.cluster = cluster
+        self._say = say
 
     @classmethod
-    def of(cls, on: On) -> "Kubernetes":
-        return cls(connect(on.context, on.namespace))
+    def of(cls, on: On, say: Callable[[str], None] = lambda _: None) -> "Kubernetes":
+        return cls(connect(on.context, on.namespace), say)
 
     @classmethod
     def at(cls, place: PlaceRef) -> "Kubernetes":
@@ -79,49 +97,69 @@ class Kubernetes:
         except Forbidden:
             inventory = NOTHING_KNOWN  # many users may not see nodes; the scheduler will say what does not fit
         claims = tuple(one["metadata"]["name"] for one in self.cluster.list("PersistentVolumeClaim", limit=10))
+        groups = self.cluster.groups()
         return ClusterFacts(
-            cores=0, gpus=(), torch=None, namespace=self.cluster.namespace, inventory=inventory, claims=claims
+            cores=0,
+            gpus=(),
+            torch=None,
+            namespace=self.cluster.namespace,
+            inventory=inventory,
+            claims=claims,
+            jobs=tuple(name for name in KINDS if self._has(name, groups)),
+            kueue=preconditions.KUEUE in groups,
         )
 
     def plan(self, spec: AnySpec, facts: Facts, run: Path) -> Submission:
         return plan(spec, facts if isinstance(facts, ClusterFacts) else NO_CLUSTER, run)
 
-    def check(self, spec: AnySpec, facts: ClusterFacts, submission: Submission) -> list[str]:
-        """Refuses what cannot work before anything is made; what is only worth a word comes back."""
-        self._check_namespace()
-        self._check_kind(spec.on)
-        self._check_claim(spec.on)
-        self._check_named(spec.on)
+    def check(self, spec: AnySpec, facts: ClusterFacts, submission: Submission, *, running: bool = False) -> list[str]:
+        """Refuses what cannot work before anything is made; what is only worth a word comes back.
+
+        `running`: its job may still run, and gives way later.
+        """
+        owner = submission.objects[-1]
+        name = kind_name(owner)
+        preconditions.check(self.cluster, spec.on, name)
         warnings = check_fits(needs(spec, submission.run.name), facts.inventory, nodes=spec.on.nodes.most)
-        *others, owner = submission.objects
-        if self._last(owner):  # it gives way first: most of a job cannot be changed
-            owner = owner | {"metadata": owner["metadata"] | {"name": f"{owner['metadata']['name']}-again"}}
-        for one in (*others, owner):
-            self.cluster.apply(one, dry_run=True)
+        last = running or self._last(owner)
+        for one in job_kind(name).trials(submission.objects):
+            if one["kind"] in SHARED and self._there(key_of(one), one["metadata"]["name"]):
+                continue  # it is taken as it is, by those too who may make none
+            if last and one["kind"] not in SHARED:  # it gives way first: most of a job cannot be changed
+                one = one | {"metadata": one["metadata"] | {"name": _another(one["metadata"]["name"])}}
+            self._apply(one, dry_run=True)
         return warnings
+
+    def check_scaled(self, spec: AnySpec, place: PlaceRef) -> list[str]:
+        """The same for a run that is there and gets other nodes."""
+        preconditions.check(self.cluster, spec.on, place.job)
+        return check_fits(needs(spec, place.run), self.discover().inventory, nodes=spec.on.nodes.most)
 
     def submit(self, submission: Submission, *, detached: bool = True) -> ClusterRunning:  # noqa: ARG002 (it always is)
         *others, owner = self._filled(submission)
         place = place_of(submission)
-        self._make_room(owner)
+        shared = [one for one in others if one["kind"] in SHARED]
+        others = [one for one in others if one["kind"] not in SHARED]
+        self._make_room(owner, others)
+        for one in shared:
+            if not self._there(key_of(one), one["metadata"]["name"]):
+                self._apply(one)
         try:
             for one in others:
-                self.cluster.apply(one)
-            belonging = {"metadata": {"ownerReferences": [_owner(self.cluster.apply(owner))]}}
+                self._apply(one)
+            belonging = {"metadata": {"ownerReferences": [_owner(self._apply(owner))]}}
             for one in others:
-                self.cluster.patch(one["kind"], one["metadata"]["name"], belonging)
+                self.cluster.patch(key_of(one), one["metadata"]["name"], belonging)
         except BaseException:  # all of it or nothing; an answer may be lost after its object was made
             for one in (owner, *others):
                 with suppress(StokerError):
-                    self.cluster.delete(one["kind"], one["metadata"]["name"])
+                    self.cluster.delete(key_of(one), one["metadata"]["name"])
             raise
         return ClusterRunning(self, place)
 
     def state(self, place: PlaceRef) -> JobState | None:
         """None when the job is gone."""
-        kind = job_kind(place.job)
-        job = self.cluster.get(kind.KIND, place.run)
-        return kind.state(job) if job else None
+        return standing(self.cluster, place, self.cluster.get(job_kind(place.job).KIND, place.run))
 
     def stop(self, run: RunDir) -> bool:
         place = run.place_ref()
@@ -136,15 +174,18 @@ class Kubernetes:
         state = self.state(place)
         if state is None or state.state in ENDED:
             return False
-        there = self.cluster.delete(job_kind(place.job).KIND, place.run, foreground=True)
+        kind = job_kind(place.job)
+        there = self.cluster.delete(kind.KIND, place.run, foreground=kind.LASTS)
         if there:
             with suppress(Forbidden):
+                for inner, name in kind.inside(place.run):  # or it would replace the pods
+                    self.cluster.delete(inner, name, foreground=True)
                 self.cluster.delete_all("Pod", labels={contract.LABEL_RUN: place.run})
         return there
 
     def ended(self, place: PlaceRef) -> bool:
         """No pod of it runs any more; the cluster may still be tidying up."""
-        if self.cluster.get(job_kind(place.job).KIND, place.run) is None:
+        if self.state(place) is None:
             return True
         ours = {contract.LABEL_RUN: place.run}
         return not any(
@@ -158,74 +199,63 @@ class Kubernetes:
         values = secrets.read(submission.secrets)
         return [one | {"stringData": values} if one["kind"] == "Secret" else one for one in submission.objects]
 
-    def _make_room(self, owner: Object) -> None:
-        """A run that goes on takes the place of its own job that has ended."""
-        kind, name = owner["kind"], owner["metadata"]["name"]
-        if not self._last(owner):
-            return
-        self.cluster.delete(kind, name, foreground=True)
+    def _make_room(self, owner: Object, others: list[Object]) -> None:
+        """A run that goes on takes the place of its own job that has ended, and of all that it owned.
+
+        What it owned may outlive it for a moment and would be tidied away later, with what was written into it. It goes
+        in the background, and so at once: not everybody may look whether it is gone.
+        """
+        job, run = job_kind(kind_name(owner)), owner["metadata"]["name"]
+        going = [(job.KIND, run, job.LASTS)] if self._last(owner) else []
+        going += [(key_of(one), one["metadata"]["name"], False) for one in others]
+        going += [(kind, name, True) for kind, name in job.inside(run)]
         end = time.monotonic() + PATIENCE
-        while self.cluster.get(kind, name) is not None:
-            if time.monotonic() > end:
-                raise UserError(
-                    f"the last {kind} of run '{name}' does not go away", remedy=f"See: kubectl describe {kind} {name}"
-                )
-            time.sleep(POLL)
+        for kind, name, foreground in going:
+            if not self.cluster.delete(kind, name, foreground=foreground):
+                continue
+            while self._there(kind, name):
+                if time.monotonic() > end:
+                    raise UserError(
+                        f"the last {kind} of run '{run}' does not go away",
+                        remedy=f"See: {self.cluster.kubectl} describe {kind} {name}",
+                    )
+                time.sleep(POLL)
+
+    def _there(self, kind: str, name: str) -> bool:
+        """False as well where nobody may look: what was deleted is taken for gone."""
+        try:
+            return self.cluster.get(kind, name) is not None
+        except Forbidden:
+            return False
 
     def _last(self, owner: Object) -> bool:
         """Whether a job of this run is there that has ended. One that has not is refused."""
-        kind, name = owner["kind"], owner["metadata"]["name"]
-        there = self.cluster.get(kind, name)
-        if there and has_not_ended(job_kind(kind.lower()).state(there)):
+        name = owner["metadata"]["name"]
+        there = self.cluster.get(key_of(owner), name)
+        if there and has_not_ended(job_kind(kind_name(owner)).state(there)):
             raise runs_already(name, self.cluster)
         return there is not None
 
-    def _check_namespace(self) -> None:
-        name = self.cluster.namespace
-        try:
-            there = self.cluster.get("Namespace", name)
-        except Forbidden:
-            return  # it is told when the objects are tried
-        if there is None:
-            flag = f"--context {self.cluster.context} " if self.cluster.context else ""
-            raise UserError(
-                f"{self.cluster.who} has no namespace '{name}'",
-                remedy=f"Set on.namespace, or make it: kubectl {flag}create namespace {name}",
-            )
+    def _has(self, name: str, groups: set[str]) -> bool:
+        """Whether the operator of that kind of job is installed."""
+        wanted = [self.cluster.kind(one) for one in job_kind(name).NEEDS]
+        return all(kind.group in groups and self.cluster.serves(kind.key) for kind in wanted)
 
-    def _check_kind(self, on: On) -> None:
-        kind = job_kind(on.job)
-        for name in kind.NEEDS:
-            if not self.cluster.serves(name):
-                raise UserError(
-                    f"on.job is {on.job}, and {self.cluster.who} knows no {name}: its operator is not installed",
-                    remedy=f"Set on.job=job, which needs none, or install it: {kind.INSTALL}",
-                )
-
-    def _check_claim(self, on: On) -> None:
-        modes = claimed(self.cluster, str(on.volume))["spec"].get("accessModes", [])
-        if on.nodes.most > 1 and "ReadWriteMany" not in modes:
-            raise UserError(
-                f"on.nodes is {on.nodes}, and volume claim '{on.volume}' may be used by one node only "
-                f"({', '.join(modes)})",
-                remedy="Set on.volume to a claim with ReadWriteMany (EFS, FSx, Filestore, NFS), or on.nodes=1",
-            )
-
-    def _check_named(self, on: On) -> None:
-        """What the pods name and Kubernetes would only miss when it starts them."""
-        named = [("ServiceAccount", "service_account", on.service_account), ("PriorityClass", "priority", on.priority)]
-        named += [("Secret", "image_secrets", name) for name in on.image_secrets]
-        for kind, key, name in named:
+    def _apply(self, one: Object, *, dry_run: bool = False) -> Object:
+        """Operators are waited for: one that was just installed, or has not heard yet of what was just made."""
+        began, told = time.monotonic(), False
+        while True:
             try:
-                if name is None or self.cluster.get(kind, name):
-                    continue
-                there = [one["metadata"]["name"] for one in self.cluster.list(kind, limit=10)]
-            except Forbidden:
-                continue
-            raise UserError(
-                f"on.{key} names {kind} '{name}', and {self.cluster.who} has none of that name",
-                remedy=f"There are: {', '.join(there)}" if there else f"Make it first, or leave on.{key} out",
-            )
+                return self.cluster.apply(one, dry_run=dry_run)
+            except Refused as e:
+                late = not dry_run and any(words in e.problem for words in LATE)
+                patience = HOOK_PATIENCE if isinstance(e, HookSilent) else LATE_PATIENCE if late else 0.0
+                if time.monotonic() - began >= patience:
+                    raise
+                if isinstance(e, HookSilent) and not told:
+                    self._say(f"{e.problem}; it is waited for, at most {HOOK_PATIENCE:.0f} seconds …")
+                    told = True
+            time.sleep(POLL)
 
 
 def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:
@@ -253,7 +283,10 @@ def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:
         namespace=facts.namespace if on.namespace is None else on.namespace,
         cores=_cores(wanted, facts.inventory),
     )
-    objects = job_kind(on.job).manifest(task)
+    job, _ = chosen(on, facts.jobs, kueue=facts.kueue)
+    objects = job_kind(job).manifest(task)
+    if on.queue and job != "vcjob":
+        objects[-1]["metadata"]["labels"][LABEL_QUEUE] = on.queue
     if task.secret:
         objects.insert(0, pod.secret(task, dict.fromkeys(spec.secrets, HIDDEN)))
     return Submission(
@@ -297,15 +330,15 @@ def runs_already(name: str, cluster: Cluster) -> UserError:
 def place_of(submission: Submission, *, context: str | None = None) -> PlaceRef:
     """Where a planned run will be."""
     owner = submission.objects[-1]
-    specs = owner["spec"].get("pytorchReplicaSpecs")
-    template = next(iter(specs.values()))["template"] if specs else owner["spec"]["template"]
-    container = next(one for one in template["spec"]["containers"] if one["name"] == contract.CONTAINER)
+    job = kind_name(owner)
+    template = job_kind(job).template(submission.objects)
+    container = next(one for one in template["spec"]["containers"] if one["name"] == job_kind(job).CONTAINER)
     volume = next(one for one in template["spec"]["volumes"] if one["name"] == "stoker")
     return PlaceRef(
         kind="kubernetes",
         context=context,
         namespace=owner["metadata"]["namespace"],
-        job=owner["kind"].lower(),
+        job=job,
         run=owner["metadata"]["name"],
         volume=volume["persistentVolumeClaim"]["claimName"],
         image=container["image"],
@@ -329,6 +362,11 @@ def _check_name(name: str) -> None:
             f"'{name}' cannot be a run's name in a cluster",
             remedy=f"Take small letters, digits and -, at most {contract.LONGEST_RUN}, such as {cluster_name(name)}",
         )
+
+
+def _another(name: str) -> str:
+    """For a trial beside what is there: short, as names of pods are made of it."""
+    return f"again-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _cores(wanted: Needs, inventory: Inventory) -> int | None:

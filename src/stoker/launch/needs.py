@@ -38,6 +38,8 @@ class Needs:
     spot: tuple[tuple[str, str], ...]
     """Labels of which a node must have one."""
     tolerations: tuple[Taint, ...]
+    avoid: tuple[str, ...] = ()
+    """Nodes of the cluster, by name."""
 
     @property
     def gpus(self) -> int:
@@ -78,6 +80,7 @@ def needs(spec: AnySpec, run: str) -> Needs:
         selectors=({TYPE_LABEL: on.instance} if on.instance else {}) | on.selectors,
         spot=_spot_labels(on, offers),
         tolerations=_tolerations(on, offers, has),
+        avoid=tuple(on.avoid),
     )
 
 

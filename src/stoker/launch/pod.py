@@ -152,9 +152,15 @@ def _resources(needs: Needs) -> Object:
 
 
 def _affinity(needs: Needs) -> Object | None:
-    if not needs.spot:
+    """One of the spot labels, and none of the nodes to avoid: a field takes one value, so each has its own line."""
+    terms: list[Object] = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in needs.spot
+    ]
+    if needs.avoid:
+        away = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in needs.avoid]
+        terms = [term | {"matchFields": away} for term in terms or [{}]]
+    if not terms:
         return None
-    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in needs.spot]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
@@ -188,6 +194,12 @@ def _named(one: Any, name: str) -> bool:
 
 def _check(template: Object, task: Task) -> None:
     """What every run needs of its pods is there after the patch."""
+    for field in ("containers", "initContainers"):
+        if not all(_named(one, "name") for one in _things(_dig(template, "spec", field))):
+            raise UserError(
+                f"on.pod has one of spec.{field} without a name",
+                remedy=f"Give it one; that of the training is name: {contract.CONTAINER}",
+            )
     labels, spec = _dig(template, "metadata", "labels"), _dig(template, "spec")
     ours = one_named(_dig(spec, "containers"), contract.CONTAINER)
     volume = one_named(_dig(spec, "volumes"), VOLUME)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from stoker.kube import Cluster, Object
+from stoker.launch.jobs import job_kind
 from stoker.launch.needs import needs
 from stoker.launch.pod import SECURITY, merged, one_named
 from stoker.launch.transfer.frames import Cut
@@ -38,7 +39,7 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         "tolerations": list(wanted.tolerations),
         "containers": [
             {
-                "name": contract.CONTAINER,
+                "name": job_kind(ref.job).CONTAINER,
                 "image": ref.image,
                 "command": list(WAIT),
                 "env": [{"name": key, "value": value} for key, value in run.env.items()],
@@ -83,7 +84,7 @@ def ensure(cluster: Cluster, pod: Object) -> str:
     while (there := cluster.get("Pod", name)) is not None and not _is_good(there):
         cluster.delete("Pod", name, grace=0)
         if time.monotonic() > end:
-            raise UserError(f"pod {name} does not go away", remedy=f"Run: kubectl delete pod {name} --force")
+            raise UserError(f"pod {name} does not go away", remedy=f"Run: {cluster.kubectl} delete pod {name} --force")
         time.sleep(0.2)
     if there is None:
         cluster.apply(pod)
@@ -132,18 +133,18 @@ def _wait(cluster: Cluster, name: str, end: float) -> str:
         seen = pod
         if runs(pod):
             return name
-        if problem := _problem(pod):
+        if problem := trouble(pod, cluster.kubectl):
             cluster.delete("Pod", name, grace=0)
             raise problem
     cluster.delete("Pod", name, grace=0)
-    why = _unscheduled(seen) or "it does not say why"
+    why = unscheduled(seen) or "it does not say why"
     raise UserError(
         f"pod {name}, which is to read the volume, did not start within {PATIENCE:.0f} seconds ({why})",
-        remedy=f"See: kubectl -n {cluster.namespace} get events",
+        remedy=f"See: {cluster.kubectl} get events",
     )
 
 
-def _problem(pod: Object) -> UserError | None:
+def trouble(pod: Object, kubectl: str) -> UserError | None:
     """What no waiting mends."""
     name, image = pod["metadata"]["name"], pod["spec"]["containers"][0]["image"]
     status = pod.get("status") or {}
@@ -152,11 +153,11 @@ def _problem(pod: Object) -> UserError | None:
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
         if waiting.get("reason") in IMAGE_PROBLEMS:
             return UserError(
-                f"the image {image} cannot be pulled ({_short(waiting.get('message') or waiting['reason'])})",
+                f"the image {image} cannot be pulled ({short(waiting.get('message') or waiting['reason'])})",
                 remedy="Check its name, or name what opens its registry in on.image_secrets",
             )
         if waiting.get("reason") in START_PROBLEMS or ended.get("reason") in ("StartError", "ContainerCannotRun"):
-            said = _short((waiting or ended).get("message") or "")
+            said = short((waiting or ended).get("message") or "")
             if "executable file not found" in said:
                 return UserError(f"the image {image} has no python3", remedy="Use one with Python and Stoker")
             return UserError(f"pod {name} cannot start ({said})", remedy="Mend it, then try again")
@@ -165,22 +166,23 @@ def _problem(pod: Object) -> UserError | None:
                 f"the image {image} cannot run Stoker: it ended with code {ended.get('exitCode')}",
                 remedy="Use an image that has it: stoker image build makes one",
             )
-    why = _unscheduled(pod)
+    why = unscheduled(pod)
     if "unbound immediate PersistentVolumeClaims" in why or ("persistentvolumeclaim" in why and "not found" in why):
-        claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        volumes = [one.get("persistentVolumeClaim") or {} for one in pod["spec"].get("volumes", [])]
+        claim = next((one["claimName"] for one in volumes if one), "")
         return UserError(
-            f"the volume claim '{claim}' is not bound to a volume ({_short(why)})",
-            remedy=f"See why: kubectl describe pvc {claim}",
+            f"the volume claim '{claim}' is not bound to a volume ({short(why)})",
+            remedy=f"See why: {kubectl} describe pvc {claim}",
         )
     return None
 
 
-def _unscheduled(pod: Object) -> str:
+def unscheduled(pod: Object) -> str:
     conditions: Sequence[Any] = (pod.get("status") or {}).get("conditions") or []
     return next((one.get("message") or "" for one in conditions if one.get("reason") == "Unschedulable"), "")
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= 200 else words[:199] + "…"
 

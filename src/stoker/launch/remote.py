@@ -49,6 +49,11 @@ class Remote:
         """On each node."""
         return needs(self._spec, self.ref.run).workers
 
+    @property
+    def container(self) -> str:
+        """Of its pods, ours for reading too."""
+        return job_kind(self.ref.job).CONTAINER
+
     def connect(self, argv: Sequence[str]) -> Execution:
         """Start `python3 …` in a pod. Raises Cut when that pod is gone meanwhile."""
         try:
@@ -57,15 +62,19 @@ class Remote:
             raise Cut(e.problem) from e
 
     def execute(self, pod: str, argv: Sequence[str]) -> Execution:
-        return Execution(self.cluster, pod, argv, container=contract.CONTAINER, image=self.ref.image)
+        return Execution(self.cluster, pod, argv, container=self.container, image=self.ref.image)
 
     def ask(self, verb: str, *words: str) -> Iterator[str]:
         """The lines that `stoker VERB RUN …` prints there. What it complains of is raised here."""
+        return self.program(verb, "-m", "stoker", verb, self.folder, *words)
+
+    def program(self, verb: str, *argv: str) -> Iterator[str]:
+        """The lines that `python3 …` prints there for that verb."""
         wrong: Cut | None = None
         for pod in [*self.live(), None]:
             told = False
             try:
-                for line in self.ask_pod(pod or self._seeing(), verb, *words):
+                for line in self._lines(pod or self._seeing(), verb, *argv):
                     told = True
                     yield line
                 return
@@ -76,7 +85,10 @@ class Remote:
         raise Unseen(f"no pod can read the volume of run '{self.ref.run}' ({wrong})", remedy="Try again")
 
     def ask_pod(self, pod: str, verb: str, *words: str) -> Iterator[str]:
-        command = self.execute(pod, [*PYTHON, "-m", "stoker", verb, self.folder, *words])
+        return self._lines(pod, verb, "-m", "stoker", verb, self.folder, *words)
+
+    def _lines(self, pod: str, verb: str, *argv: str) -> Iterator[str]:
+        command = self.execute(pod, [*PYTHON, *argv])
         try:
             yield from command.lines()
         finally:

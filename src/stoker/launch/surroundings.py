@@ -6,7 +6,6 @@ import re
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from stoker import __version__
 from stoker.launch import machine
+from stoker.launch.probe.rdma import libfabric
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.host import memory
@@ -156,21 +156,9 @@ def _devices() -> dict[str, list[str]]:
         "files": sorted(path for pattern in DEVICES for path in glob(pattern)),
         "rdma": sorted(path.rpartition("/")[2] for path in glob("/sys/class/infiniband/*")),
         "network": sorted(name for _, name in socket.if_nameindex()),
-        "fabric": _fabric(),
+        "fabric": libfabric(),
     }
     return {name: some for name, some in found.items() if some}
-
-
-def _fabric() -> list[str]:
-    """What libfabric finds: EFA, if there is one."""
-    command = shutil.which("fi_info", path=f"{os.environ.get('PATH', '')}:/opt/amazon/efa/bin")
-    if command is None:
-        return []
-    try:
-        answer = subprocess.run([command, "-p", "efa"], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in (answer.stdout or answer.stderr).splitlines() if line.strip()]
 
 
 def _limits() -> dict[str, str]:

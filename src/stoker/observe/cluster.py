@@ -11,6 +11,7 @@ from typing import Any
 from stoker.kube import Cluster, connect
 from stoker.launch.jobs import KINDS, JobState, job_kind
 from stoker.launch.remote import Remote
+from stoker.launch.standing import standing
 from stoker.launch.transfer.frames import Cut
 from stoker.observe.pods import PodRow, pod_rows, seconds
 from stoker.observe.runs import RunRow, RunView, State
@@ -22,7 +23,7 @@ FRESH = 30.0  # seconds that what `ps` was told is good for: it costs a worker's
 TRIED = 2  # live pods that are asked before it is given up
 AT_ONCE = 8  # runs whose records are asked for at the same time
 FINAL = ("done", "failed", "paused")
-EVENT_KINDS = ("Pod", "Service", *(job_kind(name).KIND for name in KINDS))
+EVENT_KINDS = {"Pod", "Service", "PodGroup", *(job_kind(name).KIND.partition(".")[0] for name in KINDS)}
 Jobs = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -34,6 +35,8 @@ class ClusterView(RunView):
     namespace: str
     job: str
     """Kind and state of what carries its pods."""
+    wanted: str
+    """How many nodes it is to have."""
     image: str
     volume: str
     pods: list[PodRow]
@@ -66,21 +69,24 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
     cluster = cluster or connect(place.context, place.namespace)
     kind = job_kind(place.job)
     job = cluster.get(kind.KIND, place.run)
-    state = kind.state(job) if job else None
+    state = standing(cluster, place, job)
     ended = state is None or state.state in ("done", "failed")
     records, unread = _records(run, place, cluster, state, patient=ended)
-    pods = pod_rows(cluster.list("Pod", labels={contract.LABEL_RUN: place.run}), kind.node, records.nodes)
+    pods = pod_rows(
+        cluster.list("Pod", labels={contract.LABEL_RUN: place.run}), kind.node, records.nodes, container=kind.CONTAINER
+    )
     about = asdict(_view(run, place, state, records))
     if state and state.state == "waiting" and not about["reason"]:
         about["reason"] = next((f"{row.state}: {row.reason}" for row in pods if row.reason), "")
     if state and state.state == "failed" and records.state not in FINAL:
-        about["reason"] = _last_words(cluster, pods) or about["reason"]
+        about["reason"] = _last_words(cluster, pods, kind.CONTAINER) or about["reason"]
     about["restarts"] = max(about["restarts"], sum(row.restarts for row in pods))
     return ClusterView(
         **about,
         context=place.context,
         namespace=place.namespace,
         job=f"{kind.KIND} {place.run}: {state.state if state else 'gone'}",
+        wanted=run.any_spec().on.nodes,
         image=place.image,
         volume=place.volume,
         pods=pods,
@@ -109,12 +115,12 @@ def own_events(run: RunDir, cluster: Cluster, state: JobState | None) -> list[Re
     return [json.loads(line) for line in lines if line.strip()]
 
 
-def _last_words(cluster: Cluster, pods: list[PodRow]) -> str:
+def _last_words(cluster: Cluster, pods: list[PodRow], container: str) -> str:
     """Of the first pod that failed: where no records tell, its log may."""
     for row in pods:
         if row.state == "Failed":
             try:
-                said = list(cluster.logs(row.pod, container=contract.CONTAINER, tail=1))
+                said = list(cluster.logs(row.pod, container=container, tail=1))
             except StokerError:
                 said = []
             return f"pod {row.pod}: {row.reason}" + (f": {said[-1]}" if said else "")
@@ -123,9 +129,8 @@ def _last_words(cluster: Cluster, pods: list[PodRow]) -> str:
 
 def _row_of(cluster: Cluster, jobs: Jobs, one: tuple[RunDir, PlaceRef]) -> RunRow:
     run, place = one
-    kind = job_kind(place.job)
-    job = jobs.get((kind.KIND, place.run))
-    state = kind.state(job) if job else None
+    job = jobs.get((job_kind(place.job).KIND, place.run))
+    state = standing(cluster, place, job) if job else None
     seen = run.seen()
     if seen and (time.time() - seen["asked"] < FRESH or state is None):
         return _row(run, place, state, _made(seen["view"]))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 from stoker.kube import Cluster, Lost, Refused
 from stoker.launch.jobs import job_kind
@@ -44,7 +45,8 @@ def pod_logs(
             f"{len(chosen)} pods are too many to follow by their own logs",
             remedy="Follow one rank with --rank N, or look without -f",
         )
-    streams = [_Stream(cluster, name, node * workers, tail=tail, since=since, follow=follow) for node, name in chosen]
+    words = {"container": job_kind(ref.job).CONTAINER, "tail": tail, "since": since, "follow": follow}
+    streams = [_Stream(cluster, name, node * workers, words) for node, name in chosen]
     lines = _as_they_come(streams) if follow else _in_order(streams)
     return (line for line in lines if rank is None or line.rank == rank)
 
@@ -59,11 +61,8 @@ def _pods(cluster: Cluster, ref: PlaceRef) -> list[tuple[int, str]]:
 class _Stream:
     """The log of one pod, read ahead by a thread of its own."""
 
-    def __init__(
-        self, cluster: Cluster, pod: str, first: int, *, tail: int | None, since: float | None, follow: bool
-    ) -> None:
-        self._cluster, self._pod, self._first = cluster, pod, first
-        self._words = {"tail": tail, "since": since, "follow": follow}
+    def __init__(self, cluster: Cluster, pod: str, first: int, words: dict[str, Any]) -> None:
+        self._cluster, self._pod, self._first, self._words = cluster, pod, first, words
         self.queue: queue.Queue[LogLine | StokerError | None] = queue.Queue(HELD)
 
     def start(self, into: "queue.Queue[LogLine | StokerError | None] | None" = None) -> None:
@@ -71,12 +70,7 @@ class _Stream:
 
     def _run(self, into: "queue.Queue[LogLine | StokerError | None]") -> None:
         try:
-            for line in self._cluster.logs(
-                self._pod,
-                container=contract.CONTAINER,
-                timestamps=True,
-                **self._words,  # type: ignore[arg-type]
-            ):
+            for line in self._cluster.logs(self._pod, timestamps=True, **self._words):
                 into.put(self._parsed(line))
         except Lost:
             pass  # the pod is gone

@@ -30,13 +30,19 @@ class PodRow:
     since: float | None
 
 
-def pod_rows(pods: Iterable[Object], node: Callable[[Object], int | None], seats: list[Record]) -> list[PodRow]:
+def pod_rows(
+    pods: Iterable[Object],
+    node: Callable[[Object], int | None],
+    seats: list[Record],
+    *,
+    container: str = contract.CONTAINER,
+) -> list[PodRow]:
     """`seats`: who has which ranks, as the run's records say. Of each pod no more than its row is kept."""
     ranks = {seat.get("pod"): _ranks(seat) for seat in seats}
     newest: dict[object, tuple[str, PodRow]] = {}
     for pod in pods:
         index, born = node(pod), str(pod["metadata"].get("creationTimestamp", ""))
-        row = _row(pod, index, ranks)
+        row = _row(pod, index, ranks, container)
         key = row.pod if index is None else index
         before, last = newest.get(key, (born, row))
         first = key not in newest
@@ -52,9 +58,9 @@ def seconds(stamp: str | None) -> float | None:
     return None if not stamp else datetime.fromisoformat(stamp).timestamp()
 
 
-def _row(pod: Object, node: int | None, ranks: dict[object, str]) -> PodRow:
+def _row(pod: Object, node: int | None, ranks: dict[object, str], container: str) -> PodRow:
     name, status = pod["metadata"]["name"], pod.get("status", {})
-    ours: Object = next((one for one in status.get("containerStatuses", []) if one["name"] == contract.CONTAINER), {})
+    ours: Object = next((one for one in status.get("containerStatuses", []) if one["name"] == container), {})
     state, reason = _state(pod, ours)
     return PodRow(
         node=node,
@@ -63,7 +69,7 @@ def _row(pod: Object, node: int | None, ranks: dict[object, str]) -> PodRow:
         state=state,
         reason=" ".join(reason.split()),
         machine=pod["spec"].get("nodeName", ""),
-        image=ours.get("imageID", "").rpartition("://")[2] or _image(pod),
+        image=ours.get("imageID", "").rpartition("://")[2] or _image(pod, container),
         restarts=ours.get("restartCount", 0),
         since=seconds(status.get("startTime") or pod["metadata"].get("creationTimestamp")),
     )
@@ -85,8 +91,8 @@ def _state(pod: Object, container: Object) -> tuple[str, str]:
     return status.get("phase", "Unknown"), status.get("message") or status.get("reason") or ""
 
 
-def _image(pod: Object) -> str:
-    return next((str(one["image"]) for one in pod["spec"]["containers"] if one["name"] == contract.CONTAINER), "")
+def _image(pod: Object, container: str) -> str:
+    return next((str(one["image"]) for one in pod["spec"]["containers"] if one["name"] == container), "")
 
 
 def _ranks(seat: Record) -> str:

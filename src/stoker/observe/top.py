@@ -1,4 +1,4 @@
-"""What the workers of a run use of this machine: read from /proc and from nvidia-smi."""
+"""What the workers of a run use of this machine or pod: read from /proc, nvidia-smi and neuron-monitor."""
 
 import os
 import re
@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.launch.machine import query
+from stoker.observe import neuron
+from stoker.observe.chips import Gpu
 from stoker.rundir import RunDir
+from stoker.spec import contract
 from stoker.spec.errors import UserError
 
 PROC = Path("/proc")
@@ -17,17 +20,6 @@ TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GPU_DEVICE = re.compile(r"/dev/nvidia\d+")
 MIB = 2**20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    index: str
-    uuid: str
-    use: float | None
-    """Percent of the time that it was busy."""
-    memory: int | None
-    """Bytes in use, by whomever."""
-    memory_total: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +34,7 @@ class Use:
     """Resident bytes."""
     threads: int
     gpu: Gpu | None
-    """The one that it computes on, if it does."""
+    """The one that it computes on, if it does; or its Neuron cores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +60,7 @@ class Top:
         workers, now = list(self._workers()), time.monotonic()
         passed = max(1e-3, now - self._looked)
         gpus = read_gpus(query("index,uuid,utilization.gpu,memory.used,memory.total"))
+        cores = neuron.look()
         found = []
         for environment, root, tree in workers:
             used = _seconds(tree) - self._seconds.get(root.pid, _seconds(tree))
@@ -78,7 +71,7 @@ class Top:
                     cpu=max(0.0, 100 * used / passed),  # one of the tree may have ended and taken its time with it
                     memory=sum(one.memory for one in tree),
                     threads=sum(one.threads for one in tree),
-                    gpu=_gpu(root.pid, environment, gpus),
+                    gpu=_gpu(root.pid, environment, gpus) or neuron.of(cores, {one.pid for one in tree}),
                 )
             )
         self._looked, self._seconds = now, {root.pid: _seconds(tree) for _, root, tree in workers}
@@ -86,21 +79,32 @@ class Top:
 
     def _workers(self) -> Iterator[tuple[dict[str, str], _Process, list[_Process]]]:
         """The environment of each worker, itself, and all that belongs to it."""
+        children: dict[int, list[_Process]] = {}
+        for process in _processes():
+            children.setdefault(process.parent, []).append(process)
+        for root in self._roots(children):
+            environment = _environment(root.pid)
+            if environment.get("RANK", "").isdigit():
+                yield environment, root, _tree(root, children)
+
+    def _roots(self, children: dict[int, list[_Process]]) -> list[_Process]:
+        """In a pod, whatever has a rank of the run: who holds it may be in another. Else the holder's children."""
+        if os.environ.get(contract.ENV_POD):
+            known = {one.pid: one for some in children.values() for one in some if self._has_rank(one.pid)}
+            return [one for one in known.values() if one.parent not in known]
         holder = self._run.holder()
         if holder is None or not holder["pid"]:  # taken this very moment
-            return
+            return []
         if holder["host"] != socket.gethostname():
             raise UserError(
                 f"run '{self._run.name}' runs on {holder['host']}, not here",
                 remedy=f"Run there: stoker top {self._run.path}",
             )
-        children: dict[int, list[_Process]] = {}
-        for process in _processes():
-            children.setdefault(process.parent, []).append(process)
-        for root in children.get(holder["pid"], []):
-            environment = _environment(root.pid)
-            if environment.get("RANK", "").isdigit():
-                yield environment, root, _tree(root, children)
+        return children.get(holder["pid"], [])
+
+    def _has_rank(self, pid: int) -> bool:
+        found = _environment(pid)
+        return "RANK" in found and found.get(contract.ENV_RUN_DIR) == str(self._run.path)
 
 
 def read_gpus(lines: tuple[str, ...]) -> list[Gpu]:

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
+from stoker.spec.errors import UserError
 from stoker.spec.keys import OWN_KEYS, flat
+from stoker.spec.on import Nodes, On
 from stoker.spec.run import AnySpec, RunSpec
 
 MAY_CHANGE = ("on", "until", "checkpoint", "log", "eval", "batch.micro", "optim.horizon", "callbacks", "secrets")
@@ -32,6 +36,18 @@ def difference(old: AnySpec, new: AnySpec) -> Difference:
     allowed = {key: values for key, values in changed.items() if _may_change(key)}
     refused = {key: values for key, values in changed.items() if key not in data and key not in allowed}
     return Difference(allowed=allowed, refused=refused, data=data)
+
+
+def with_nodes(spec: AnySpec, nodes: Nodes) -> AnySpec:
+    """Raises UserError where all else that `on` says does not go with so many."""
+    try:
+        on = On.model_validate(spec.on.model_dump() | {"nodes": nodes})
+    except ValidationError as e:
+        problem, _, remedy = str(e.errors()[0]["ctx"]["error"]).partition("; ")
+        raise UserError(
+            f"run '{spec.name}' cannot have on.nodes={nodes}: {problem}", remedy=remedy[:1].upper() + remedy[1:]
+        ) from e
+    return spec.model_copy(update={"on": on})
 
 
 def _shown(key: str, value: object) -> object:

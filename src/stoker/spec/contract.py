@@ -21,6 +21,8 @@ LOCK_FILE: Final = "lock"
 PLACE_FILE: Final = "place.json"  # of a run that lives in a cluster: where
 SEEN_FILE: Final = "seen.json"  # beside it: what its records last said
 MEMBERS_DIR: Final = ".members"  # hidden: how the nodes of a run find each other is no part of its records
+NODES_FILE: Final = "nodes"  # in it: how many there are to be, where that was said anew since the launch
+LEADER_FILE: Final = "leader.json"  # in it: where the node listens that leads
 TOKENIZER_DIR: Final = "tokenizer"
 LEDGER_DIR: Final = "ledger"
 LOGS_DIR: Final = "logs"
@@ -58,4 +60,7 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "stoker"
 LABEL_RUN: Final = "stoker.dev/run"
 LABEL_READER: Final = "stoker.dev/reader"
-LONGEST_RUN: Final = 52  # characters of a run's name there: a Service's has 63, and begins with it
+LONGEST_RUN: Final = 45  # characters of a run's name there: a JobSet's pod is called RUN-node-0-INDEX-abcde, at most 63
+
+# What a worker says that ends because another has: a pattern.
+BEREFT: Final = r"(?:closed|reset) by peer|Broken pipe|ncclRemoteError|remote process exited"

@@ -13,6 +13,7 @@ from stoker.spec.units import Count, Number, Seconds, Text, number, size
 
 LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 TOLERATION = r"^[A-Za-z0-9][A-Za-z0-9._/-]*(=[A-Za-z0-9._-]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$"
+ENDPOINT = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[1-9][0-9]{0,4}$"
 RANGE = re.compile(r"([1-9][0-9]{0,5})(?:\.\.([1-9][0-9]{0,5}))?")
 
 
@@ -62,6 +63,11 @@ DnsLabel = Annotated[Text, Field(pattern=LABEL)]
 DnsName = Annotated[Text, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 
 
+class Autoscale(Section):
+    cpu: PositiveCount
+    """Percent of the cores that the pods ask for: a pod is added while they use more on average, one is taken away when they would do with fewer."""  # noqa: E501
+
+
 class On(Section):
     kind: Literal["local", "kubernetes"] = "local"
     """Where the run lives: this machine, or a Kubernetes cluster. All that stands below `max_restarts` is for Kubernetes alone."""  # noqa: E501
@@ -73,8 +79,16 @@ class On(Section):
     """Crashes in a row, with no new checkpoint between them, before the run is given up. When a script saves is its own affair: its count begins anew after ten minutes."""  # noqa: E501
     nodes: Nodes = Nodes("1")
     """Pods of the run: `2`, or `1..8`: as many as there is room for, and it goes on with fewer when some are lost."""
-    job: Literal["job", "pytorchjob"] = "job"
-    """What carries the pods: a plain Kubernetes `job`, or a `pytorchjob` of Kubeflow's training operator."""
+    job: Literal["job", "jobset", "pytorchjob", "trainjob", "vcjob", "auto"] = "job"
+    """What carries the pods: a plain Kubernetes `job`, which needs no operator; a `jobset`; a `pytorchjob` or a `trainjob` of Kubeflow's training operator v1 or Trainer v2; a `vcjob` of Volcano, whose pods start together or not at all. `auto`: the first that the cluster has of vcjob, trainjob, jobset, pytorchjob, job."""  # noqa: E501
+    queue: DnsName | None = None
+    """The queue that the run waits in: Volcano's for a `vcjob` (left out: its `default`), Kueue's LocalQueue for all others."""  # noqa: E501
+    queue_make: dict[str, Any] | None = None
+    """Volcano's Queue is made with this spec when the cluster has none of that name, such as `{weight: 1, capability: {cpu: 8}}`. It stays when the run has ended."""  # noqa: E501
+    runtime: DnsName | None = None
+    """The ClusterTrainingRuntime under a `trainjob`, such as `torch-distributed`: the run's own things are laid over it as runtimePatches. It needs a fixed number of `nodes`. Left out: the run brings its own."""  # noqa: E501
+    autoscale: Autoscale | None = None
+    """Have Kubernetes choose how many of the `nodes` of a `pytorchjob` there are, by a HorizontalPodAutoscaler such as `{cpu: 80}`. Left out: as many as there is room for."""  # noqa: E501
     context: Text | None = None
     """The kubeconfig's context. Left out: its current one."""
     namespace: DnsLabel | None = None
@@ -103,6 +117,8 @@ class On(Section):
     """Labels that its nodes have, such as `{role: gpu}`."""
     tolerations: list[Annotated[Text, Field(pattern=TOLERATION)]] = []
     """Taints of nodes that it may use all the same, as kubectl writes them: `key`, `key=value`, `key=value:NoSchedule`."""  # noqa: E501
+    avoid: list[DnsName] = []
+    """Nodes of the cluster that its pods stay away from, by name: those in which `stoker net` found a fault."""
     shm: Bytes | None = None
     """Size of /dev/shm, which counts as memory of the pod. Left out: half of `memory`."""
     service_account: DnsName | None = None
@@ -113,6 +129,10 @@ class On(Section):
     """Time that a pod has to save when it is told to leave. A spot node gives two minutes on AWS, 30 seconds on GCP."""
     image_secrets: list[DnsName] = []
     """Secrets of the namespace that open the image's registry."""
+    rendezvous: Literal["own", "etcd"] = "own"
+    """How a script's workers get their ranks: `own` is from Stoker's supervisors; with `etcd` they start torch's agents, which agree through an etcd server."""  # noqa: E501
+    etcd: Annotated[Text, Field(pattern=ENDPOINT)] = "etcd-client:2379"
+    """Where that server listens, `HOST:PORT`: by default where `stoker addon etcd` puts one. It must have the v2 API: etcd 3.5 or older."""  # noqa: E501
     pod: dict[str, Any] = {}
     """Merged over the pod template (metadata and spec), lists of named things by name: for all that has no field here."""  # noqa: E501
 
@@ -125,8 +145,23 @@ class On(Section):
                         f"{name} is for Kubernetes and has no effect here; set on.kind to kubernetes, "
                         f"or take on.{name} out"
                     )
+        if self.rendezvous == "own" and self.etcd != type(self).model_fields["etcd"].default:
+            raise ValueError("etcd is asked for nothing; set on.rendezvous to etcd, or take on.etcd out")
         if self.gpus is not None and self.workers != "auto" and 0 < self.gpus < self.workers:
             raise ValueError(f"workers is {self.workers}, and gpus {self.gpus}; set on.workers to {self.gpus} or less")
+        if self.runtime is not None and self.job not in ("trainjob", "auto"):
+            raise ValueError(f"runtime is for a trainjob, and job is {self.job}; set on.job to trainjob")
+        if self.runtime is not None and not self.nodes.fixed:  # when a Job is done cannot be laid over a runtime
+            raise ValueError(
+                f"nodes is {self.nodes}, and a run over a runtime of the cluster's is done when all its pods are; "
+                f"set on.nodes to {self.nodes.most}, or take on.runtime out"
+            )
+        if self.queue_make is not None and (self.queue is None or self.job not in ("vcjob", "auto")):
+            raise ValueError("queue_make makes Volcano's queue; set on.queue to its name and on.job to vcjob")
+        if self.autoscale and (self.job != "pytorchjob" or self.nodes.fixed):
+            raise ValueError("autoscale is for a pytorchjob of some nodes; set on.job to pytorchjob, on.nodes to 1..8")
+        if self.autoscale and self.cpu is None and self.instance is None:
+            raise ValueError("autoscale compares with the cores that a pod asks for; set on.cpu")
         if unknown := set(self.pod) - {"metadata", "spec"}:
             raise ValueError(f"pod has {min(unknown)}; write pod: {{spec: …}} or pod: {{metadata: …}}")
         return self

@@ -221,6 +221,8 @@ class RunSpec(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
+        if self.on.rendezvous != "own":
+            raise ValueError("on.rendezvous is for scripts (script: train.py); take it out: our trainer needs no etcd")
         if self.init.path is None or "model" in self.model_fields_set:
             self._model_agrees()  # else it is the one there, and nobody has looked yet
         if self.data.stream and self.data.window < self.batch.length:

@@ -12,6 +12,7 @@ from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.contract import EXIT_AGAIN, EXIT_USER
 from stoker.spec.errors import UserError
+from stoker.spec.on import Nodes
 from stoker.storage.sync import mirrored
 from stoker.supervise.lifeline import die_with
 from stoker.supervise.members import Node, Patience
@@ -29,7 +30,8 @@ def main(patience: Patience | None = None) -> int:
         die_with(args.parent)
     run = RunDir(args.run)
     command = command or [sys.executable, "-P", "-m", "stoker.train", str(run.path)]
-    job = Job(run=run, command=command, workers=args.workers, echo=args.echo)
+    address = {"address": args.address} if args.address else {}
+    job = Job(run=run, command=command, workers=args.workers, echo=args.echo, **address)
     try:
         if not run.exists():
             raise UserError(f"{run.path} is not a run directory", remedy="Start a run with: stoker train RUN.yaml")
@@ -72,14 +74,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _place(args: argparse.Namespace) -> Place:
-    found = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", args.nodes)
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= least <= most:
-        raise UserError(f"--nodes is {args.nodes}", remedy="Give a number such as 4, or a range such as 2..8")
+    try:
+        nodes = Nodes(args.nodes)
+    except ValueError as e:
+        raise UserError(f"--nodes is {args.nodes}", remedy="Give a number such as 4, or a range such as 2..8") from e
     for name, value in (("--node", args.node), ("--port", args.port)):
         if not re.fullmatch(r"\d{1,6}", value or ""):
             raise UserError(f"{name} is {value or 'not given'}", remedy=f"Give a number with {name}")
-    if not args.address and most > 1:
+    if not args.address and nodes.most > 1:
         raise UserError("--address is not given", remedy="Say where the other nodes reach this one: --address IP")
     me = Node(
         node=int(args.node),
@@ -89,7 +91,7 @@ def _place(args: argparse.Namespace) -> Place:
         pod=os.environ.get(contract.ENV_POD, ""),
         machine=os.environ.get(contract.ENV_K8S_NODE, ""),
     )
-    return Place(me=me, port=int(args.port), least=least, most=most)
+    return Place(me=me, port=int(args.port), nodes=nodes)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

@@ -13,7 +13,7 @@ SETTLE = 0.5  # seconds in which a culprit and its victims are taken to have end
 MERCY = 3.0  # between SIGTERM and SIGKILL for the peers of a dead worker: they hang in collectives
 LOST = -1000  # in the place of a return code: nobody knows how the workers of a lost node ended
 LAST_WORDS = 1000  # characters
-BEREFT = re.compile(r"(?:closed|reset) by peer|Broken pipe|ncclRemoteError|remote process exited")
+BEREFT = re.compile(contract.BEREFT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

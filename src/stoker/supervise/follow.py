@@ -6,11 +6,11 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 from stoker.spec import contract
-from stoker.supervise.crew import MERCY, POLL
+from stoker.supervise.crew import MERCY, POLL, Crew
 from stoker.supervise.members import Leader, Node, Patience, read_token
 from stoker.supervise.signals import Signals
 from stoker.supervise.wire import Message, Wire
-from stoker.supervise.workers import Job, Launch, Workers
+from stoker.supervise.workers import Job, Launch
 
 LAST_WORDS = 8000  # characters of what a worker printed that are sent to the leader
 
@@ -49,7 +49,7 @@ class _Follower:
         self._job, self._wire, self._leader, self._signals = job, wire, leader, signals
         self._greeting = greeting
         self.met = False
-        self._workers: Workers | None = None
+        self._workers: Crew | None = None
         self._attempt = 0
         self._reported: set[int] = set()
         self._leaving = False
@@ -129,7 +129,7 @@ class _Follower:
                 self._reported.add(rank)
                 death = self._workers.death(rank)
                 death = replace(death, said=death.said[-LAST_WORDS:])
-                self._tell("ended", attempt=self._attempt, code=code, death=asdict(death))
+                self._tell("ended", attempt=self._attempt, rank=rank, code=code, death=asdict(death))
 
     def _tell(self, kind: str, **facts: object) -> None:
         self._wire.send(self._leader, {"kind": kind, **facts})

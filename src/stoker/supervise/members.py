@@ -1,6 +1,6 @@
 """Which nodes take part in a run.
 
-    .members/leader.json  token
+    .members/leader.json  token  nodes
 
 The node that holds the run's lock leads: it writes where it listens, and the others come to it. All that they know of
 each other beforehand is the run directory. The token in it is what a node must know to be let in.
@@ -13,15 +13,16 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from stoker.rundir import RunDir, look_anew, write_json
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.on import Nodes
 from stoker.supervise.crew import MERCY
+from stoker.supervise.wanted import wanted
 from stoker.supervise.wire import Message, Wire
 
-LEADER_FILE = "leader.json"
 TOKEN_FILE = "token"
 MARGIN = 3.0  # seconds: two pings, and the time to see and to do it
 REASSURANCE = 2.0  # seconds between two looks whether we still lead
@@ -97,7 +98,7 @@ def find_leader(run: RunDir) -> Leader | None:
     folder = run.path / contract.MEMBERS_DIR
     try:
         look_anew(folder)
-        return Leader(**json.loads((folder / LEADER_FILE).read_text()))
+        return Leader(**json.loads((folder / contract.LEADER_FILE).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -112,23 +113,28 @@ class Members:
     """The leader's book of nodes, kept while it holds the run's lock."""
 
     def __init__(
-        self, run: RunDir, me: Node, port: int | None, *, patience: Patience, note: Callable[..., None]
+        self, run: RunDir, me: Node, port: int | None, *, nodes: Nodes, patience: Patience, note: Callable[..., None]
     ) -> None:
         """Without a port nobody can come."""
-        self.me, self._run, self._note = me, run, note
+        self.me, self._run, self._port, self._note = me, run, port, note
+        self.nodes = nodes
+        """How many there are to be."""
         self._nodes: dict[int, Node] = {}
         self._leaving: set[int] = set()
         self._dismissed: set[int] = set()
         self.changed = time.monotonic()
         """When a node came last."""
-        self.lost = time.monotonic() if find_leader(run) else float("-inf")
-        """When one was lost last, the leader before us among them."""
+        if now := wanted(run):
+            self._scale(now, was=_last_told(run, nodes))
+        before = find_leader(run)
+        self.lost = time.monotonic() if before and before.node < self.nodes.most else float("-inf")
+        """When one was lost last, the leader before us among them, that another may come for."""
         self._wire = Wire(token=_make_token(run), silence=patience.silence_of_a_follower)
-        heard_at = 0 if port is None else self._listen(port)
+        heard_at = self._listen() if self.nodes.most > 1 else 0
         self._leader = Leader(
             id=secrets.token_hex(8), node=me.node, address=me.address, port=heard_at, host=me.host, pod=me.pod
         )
-        write_json(run.path / contract.MEMBERS_DIR / LEADER_FILE, asdict(self._leader))
+        write_json(run.path / contract.MEMBERS_DIR / contract.LEADER_FILE, asdict(self._leader))
         self._reassured = time.monotonic()
 
     def turn(self) -> list[tuple[int, Message | None]]:
@@ -154,9 +160,11 @@ class Members:
         return said
 
     def here(self) -> dict[int, Node]:
-        """Those besides us that stay, in the order of their indices."""
+        """Those besides us that stay, in the order of their indices. A run that is scaled down loses its last."""
         going = self._leaving | self._dismissed
-        staying = {peer: node for peer, node in self._nodes.items() if peer not in going}
+        staying = {
+            peer: node for peer, node in self._nodes.items() if peer not in going and node.node < self.nodes.most
+        }
         return dict(sorted(staying.items(), key=lambda item: item[1].node))
 
     def tell(self, peer: int, message: Message) -> None:
@@ -172,31 +180,52 @@ class Members:
         if code is not None and not self._is_deposed():
             for peer in self._nodes:
                 self.tell(peer, {"kind": "over", "code": code})
-            (self._run.path / contract.MEMBERS_DIR / LEADER_FILE).unlink(missing_ok=True)
+            (self._run.path / contract.MEMBERS_DIR / contract.LEADER_FILE).unlink(missing_ok=True)
         self._wire.stop()
 
     def reassure(self) -> None:
-        """Raises Deposed when we lead no longer."""
+        """Raises Deposed when we lead no longer. Sees whether the run is scaled."""
         self._reassured = time.monotonic()
         if self._is_deposed():
             raise Deposed
+        if (now := wanted(self._run)) and now != self.nodes:
+            self._scale(now, was=self.nodes)
+            self._open()
 
     def _is_deposed(self) -> bool:
         """Another has written that he leads, or has, and removed it at his end. What cannot be read tells nothing."""
         if leader := find_leader(self._run):
             return leader.id != self._leader.id
         try:
-            (self._run.path / contract.MEMBERS_DIR / LEADER_FILE).stat()
+            (self._run.path / contract.MEMBERS_DIR / contract.LEADER_FILE).stat()
         except OSError as e:
             return e.errno == errno.ENOENT
         return False
 
-    def _listen(self, port: int) -> int:
+    def _scale(self, nodes: Nodes, *, was: str) -> None:
+        self.nodes = nodes
+        if nodes != was:
+            self._note("scaled", nodes=nodes, was=was)
+
+    def _open(self) -> None:
+        """To others, of whom there were none: one node alone does not listen."""
+        if self._leader.port or self.nodes.most == 1:
+            return
         try:
-            return self._wire.listen(self.me.address, port)
+            self._leader = replace(self._leader, port=self._listen())
+        except UserError as e:  # training goes on, alone as before
+            self._note("note", text=f"no other node can come: {e}")
+            return
+        write_json(self._run.path / contract.MEMBERS_DIR / contract.LEADER_FILE, asdict(self._leader))
+
+    def _listen(self) -> int:
+        if self._port is None:
+            return 0
+        try:
+            return self._wire.listen(self.me.address, self._port)
         except OSError as e:
             raise UserError(
-                f"cannot listen on {self.me.address}:{port}: {e.strerror or e}",
+                f"cannot listen on {self.me.address}:{self._port}: {e.strerror or e}",
                 remedy=f"Set {contract.ENV_ADDRESS} to an address of this node and {contract.ENV_PORT} to a free port",
             ) from e
 
@@ -217,7 +246,8 @@ class Members:
 
     def _part_with(self, peer: int) -> None:
         node = self._nodes.pop(peer)
-        self.lost = time.monotonic()
+        if node.node < self.nodes.most:
+            self.lost = time.monotonic()
         if peer in self._leaving:
             self._leaving.remove(peer)
             self._note("left", **_facts(node))
@@ -228,6 +258,11 @@ class Members:
 def facts(seats: Sequence[tuple[Node, int]]) -> list[Message]:
     """Which node has which ranks, for the events: each with its first."""
     return [_facts(node) | {"first": first, "workers": node.workers} for node, first in seats]
+
+
+def _last_told(run: RunDir, nodes: Nodes) -> str:
+    """How many nodes the events say that there are to be."""
+    return next((str(event["nodes"]) for event in reversed(run.events()) if event["kind"] == "scaled"), nodes)
 
 
 def _facts(node: Node) -> Message:

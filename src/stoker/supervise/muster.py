@@ -62,9 +62,8 @@ class Together:
     Storage that is shared over a network need not keep apart what two machines add to one file.
     """
 
-    def __init__(self, job: Job, members: Members, *, least: int, most: int, patience: Patience, note: Note) -> None:
-        self._job, self._members, self._note = job, members, note
-        self._least, self._most, self._patience = least, most, patience
+    def __init__(self, job: Job, members: Members, *, patience: Patience, note: Note) -> None:
+        self._job, self._members, self._patience, self._note = job, members, patience, note
         self._seats: Seats = {}
         self.world = 0
 
@@ -83,10 +82,10 @@ class Together:
         return False
 
     def facts(self) -> Record:
-        return {"nodes": facts([(self._members.me, 0), *self._seats.values()])} if self._most > 1 else {}
+        return {"nodes": facts([(self._members.me, 0), *self._seats.values()])}
 
     def start(self, spec: AnySpec, *, attempt: int, restart: int, hear: Hear | None) -> Crew:
-        address = self._members.me.address if self._most > 1 else LOOPBACK
+        address = self._members.me.address if self._seats else LOOPBACK
         launch = Launch(
             attempt=attempt,
             restart=restart,
@@ -98,23 +97,24 @@ class Together:
             port=free_port(address),
         )
         ours = self._job.start(spec, launch, note=lambda text: self._note("note", text=text), hear=hear)
-        return Team(self._members, ours, self._seats, launch, most=self._most)
+        return Team(self._members, ours, self._seats, launch)
 
     def reassure(self) -> None:
         self._members.reassure()
 
     def _enough(self) -> bool:
-        there = 1 + len(self._members.here())
+        there, nodes = 1 + len(self._members.here()), self._members.nodes
         ready = max(self._members.changed + self._patience.settle, self._members.lost + self._patience.replacement)
-        return there >= self._most or (there >= self._least and time.monotonic() >= ready)
+        return there >= nodes.most or (there >= nodes.least and time.monotonic() >= ready)
 
     def _seat(self) -> None:
         self._seats, self.world = {}, self._job.workers
-        for peer, node in list(self._members.here().items())[: self._most - 1]:
+        for peer, node in list(self._members.here().items())[: self._members.nodes.most - 1]:
             self._seats[peer] = (node, self.world)
             self.world += node.workers
 
     def _tell_who_is_missing(self) -> None:
         here = sorted([self._members.me.node, *(node.node for node in self._members.here().values())])
-        missing = [node for node in range(self._most) if node not in here]
-        self._note("waiting", here=here, missing=missing, least=self._least, most=self._most)
+        nodes = self._members.nodes
+        missing = [node for node in range(nodes.most) if node not in here]
+        self._note("waiting", here=here, missing=missing, least=nodes.least, most=nodes.most)

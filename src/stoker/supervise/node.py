@@ -9,6 +9,7 @@ from functools import partial
 
 from stoker.rundir import Held, RunDir
 from stoker.spec import contract
+from stoker.spec.on import Nodes
 from stoker.storage.sync import mirrored
 from stoker.supervise.follow import follow
 from stoker.supervise.members import Deposed, Members, Node, Patience, find_leader
@@ -28,8 +29,7 @@ class Place:
 
     me: Node
     port: int
-    least: int
-    most: int
+    nodes: Nodes
 
 
 def take_part(job: Job, place: Place, *, signals: Signals, patience: Patience) -> int:
@@ -39,13 +39,13 @@ def take_part(job: Job, place: Place, *, signals: Signals, patience: Patience) -
         may_lead = place.me.node == 0 or time.monotonic() - alone_since >= patience.head_start
         if may_lead and (code := _lead(job, place, signals=signals, patience=patience)) is not None:
             return code
-        if place.most > 1 and (leader := find_leader(job.run)):
+        if (leader := find_leader(job.run)) and leader.port:
             parting = follow(job, place.me, leader, signals=signals, patience=patience)
             if parting.code is not None:
                 return parting.code
             if parting.met:
                 alone_since = told = time.monotonic()
-        if place.most > 1 and time.monotonic() - alone_since > patience.forlorn:
+        if (place.nodes.most > 1 or place.me.node) and time.monotonic() - alone_since > patience.forlorn:
             _say(f"{place.me} has found no leader that takes it in: giving up")
             break
         if time.monotonic() - told > REMINDER:
@@ -68,12 +68,12 @@ def _lead(job: Job, place: Place, *, signals: Signals, patience: Patience) -> in
             return ended.code  # we come too late. Who wants it to go on from there removes exit.json
         if end := give_up(run):
             return end.code
-        port = place.port if place.most > 1 else None
-        members = Members(run, place.me, port, patience=patience, note=noted(run))
+        port = place.port if place.me.address else None
+        members = Members(run, place.me, port, nodes=place.nodes, patience=patience, note=noted(run))
         _say(f"{place.me} leads")
         over: int | None = None
         try:
-            muster = Together(job, members, least=place.least, most=place.most, patience=patience, note=noted(run))
+            muster = Together(job, members, patience=patience, note=noted(run))
             code = _in_a_pod(_judge(run, muster, signals))
             over = None if signals.stopping and code == contract.EXIT_AGAIN else code
             return code

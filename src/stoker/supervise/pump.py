@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
-from stoker.supervise.logfile import LogFile
 from stoker.supervise.redact import BLOT, SHORTEST, Redactor
 
 BLOCK = 2**20  # bytes in the pipe, and in one look at it: a worker that prints in bursts does not wait
@@ -22,10 +22,18 @@ LONGEST = 500  # characters of a line that is quoted elsewhere
 REWINDS = re.compile(rb"(?<![^\r\n])\r+")  # a progress bar begins its lines with these
 
 
+class Log(Protocol):
+    def write(self, lines: bytes) -> None:
+        """Whole lines. Never raises."""
+
+    def close(self) -> None:
+        """No more will come."""
+
+
 class Pump:
     """Reads in a thread of its own. `ears` are called there, with whole lines as they stand in the log, unstamped."""
 
-    def __init__(self, log: LogFile, redact: Redactor, *ears: Callable[[bytes], None]) -> None:
+    def __init__(self, log: Log, redact: Redactor, *ears: Callable[[bytes], None]) -> None:
         self._log = log
         self._redact = redact
         self._ears = ears

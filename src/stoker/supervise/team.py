@@ -5,7 +5,7 @@ from dataclasses import asdict
 from stoker.supervise.crew import LOST, Crew, Death
 from stoker.supervise.members import Members, Node
 from stoker.supervise.wire import Message
-from stoker.supervise.workers import Launch, Workers
+from stoker.supervise.workers import Launch
 
 Seats = dict[int, tuple[Node, int]]
 """Peer -> the node, and the lowest of its ranks."""
@@ -14,10 +14,9 @@ Seats = dict[int, tuple[Node, int]]
 class Team(Crew):
     """Ours are started here already; the others are told to start theirs."""
 
-    def __init__(self, members: Members, ours: Workers, seats: Seats, launch: Launch, *, most: int) -> None:
-        """`most` nodes may take part."""
+    def __init__(self, members: Members, ours: Crew, seats: Seats, launch: Launch) -> None:
         self.world = launch.world
-        self._members, self._ours, self._seats, self._most = members, ours, seats, most
+        self._members, self._ours, self._seats = members, ours, seats
         self._attempt = launch.attempt
         self._ended: dict[int, int] = {}
         self._deaths: dict[int, Death] = {}
@@ -40,8 +39,11 @@ class Team(Crew):
     def change(self) -> str | None:
         if self._leaver:
             return f"{self._leaver} leaves"
-        fresh = [node for peer, node in self._members.here().items() if peer not in self._seats]
-        if fresh and 1 + len(self._seats) < self._most:
+        here, nodes, seated = self._members.here(), self._members.nodes, 1 + len(self._seats)
+        if seated > nodes.most > self._members.me.node:  # a leader that has to go is told so by the platform
+            return f"the run is scaled to {nodes} node{'s' * (nodes != '1')}"
+        fresh = [node for peer, node in here.items() if peer not in self._seats]
+        if fresh and seated < nodes.most and 1 + len(here) >= nodes.least:
             return f"{fresh[0]} has come"
         return None
 
@@ -74,9 +76,9 @@ class Team(Crew):
                 self._leaver = node
             if message["kind"] != "ended" or message["attempt"] != self._attempt:
                 return
-            death, code = Death(**message["death"]), int(message["code"])
-            if death.rank in ranks and death.rank not in self._ended:
-                self._ended[death.rank] = code
-                self._deaths[death.rank] = death
+            rank, code, death = int(message["rank"]), int(message["code"]), Death(**message["death"])
+            if rank in ranks and rank not in self._ended:
+                self._ended[rank] = code
+                self._deaths[rank] = death
         except (KeyError, TypeError, ValueError):
             self._members.dismiss(peer)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.run import AnySpec
+from stoker.supervise import agent
 from stoker.supervise.crew import Crew, Death, death
+from stoker.supervise.curves import Curve
 from stoker.supervise.lifeline import die_with
 from stoker.supervise.logfile import LogFile
 from stoker.supervise.port import free_port
@@ -49,20 +52,52 @@ class Job:
     workers: int
     echo: bool = False
     """Print every line of the workers on our own output too."""
+    address: str = LOOPBACK
+    """Where other nodes reach this one."""
 
-    def start(
-        self, spec: AnySpec, launch: Launch, *, note: Callable[[str], None], hear: Hear | None = None
-    ) -> "Workers":
+    def start(self, spec: AnySpec, launch: Launch, *, note: Callable[[str], None], hear: Hear | None = None) -> Crew:
         """`hear` is given the lines that the worker of rank 0 prints, `note` what the user should know."""
         secrets = secret_values(spec)
+        if spec.on.rendezvous == "etcd":
+            return self._start_agent(spec, launch, secrets, note=note, hear=hear)
         environment = environments(
             os.environ, spec.env | secrets, run=self.run, launch=launch, workers=self.workers, most=spec.on.max_restarts
         )
         pumps = {}
         for rank in range(launch.first, launch.first + self.workers):
-            ears = [ear for ear in (hear if rank == 0 else None, Echo(rank) if self.echo else None) if ear]
+            ears = [ear for ear in (hear if rank == 0 else None, Echo(b"[%d] " % rank) if self.echo else None) if ear]
             pumps[rank] = Pump(LogFile(self.run.log(rank), note=note), Redactor(secrets.values()), *ears)
         return Workers(self.command, environment, pumps)
+
+    def _start_agent(
+        self,
+        spec: AnySpec,
+        launch: Launch,
+        secrets: dict[str, str],
+        *,
+        note: Callable[[str], None],
+        hear: Hear | None,
+    ) -> Crew:
+        """The worker of rank 0 may be on any node, so each is ready to hear it."""
+        scratch = tempfile.TemporaryDirectory(prefix="stoker-agent-")
+        command = agent.command(
+            self.command,
+            endpoint=spec.on.etcd,
+            id=f"{self.run.name}-{launch.attempt}-{launch.port}",  # another run's name may be the same
+            nodes=launch.groups,
+            workers=self.workers,
+            address=self.address,
+            scratch=scratch.name,
+        )
+        ours = {contract.ENV_RUN_DIR: str(self.run.path), contract.ENV_ATTEMPT: str(launch.attempt)}
+        environment = agent.environment(os.environ, spec.env | secrets | ours)
+        own = hear or Curve(self.run, world=launch.world).hear
+        logs = agent.RankLogs(self.run, node=launch.group, note=note, hear=own)
+        pump = Pump(logs, Redactor(secrets.values()), *([Echo(b"")] if self.echo else []))
+        process = _start(command, environment, pump.sink)
+        pump.start()
+        ranks = range(launch.first, launch.first + self.workers)
+        return agent.Agent(process, pump, ranks, scratch=scratch, mark=environment[agent.MARK])
 
 
 class Workers(Crew):
@@ -111,12 +146,12 @@ class Workers(Crew):
 
 
 class Echo:
-    """Prints a worker's lines with its rank before each. They are never mixed with those of another."""
+    """Prints a worker's lines with something before each. They are never mixed with those of another."""
 
     _one_at_a_time = threading.Lock()
 
-    def __init__(self, rank: int) -> None:
-        self._prefix = b"[%d] " % rank
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
 
     def __call__(self, lines: bytes) -> None:
         text = self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + b"\n"

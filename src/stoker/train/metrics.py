@@ -1,31 +1,23 @@
 """What rank 0 writes down of a step: metrics.jsonl, TensorBoard, and the speeds between two lines."""
 
 import time
+from importlib import import_module
 from pathlib import Path
-
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from typing import Protocol, cast
 
 from stoker.rundir import Record
 
-# metrics.jsonl -> TensorBoard
-TAGS = {
-    "loss": "train/loss",
-    "val_loss": "eval/loss",
-    "lr": "train/learning_rate",
-    "grad_norm": "train/grad_norm",
-    "tokens_per_second": "speed/tokens_per_second",
-    "samples_per_second": "speed/samples_per_second",
-    "mfu": "speed/mfu",
-    "data_wait": "speed/data_wait",
-    "memory_gib": "memory/peak_gib",
-    "loss_scale": "train/loss_scale",
-    "skipped": "train/skipped",
-    "loss_ce": "losses/loss_ce",
-    "loss_clm": "losses/loss_clm",
-    "loss_mse": "losses/loss_mse",
-}
+TENSORBOARD = "stoker.train.tensorboard"
+
+
+class Board(Protocol):
+    def add(self, record: Record) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_board(folder: Path) -> Board:
+    """TensorBoard takes half a second to load: only the worker that writes it does."""
+    return cast(Board, import_module(TENSORBOARD).TensorBoard(folder))
 
 
 class Meter:
@@ -54,22 +46,3 @@ class Meter:
             "mfu": speed * self.flops_per_token / self.peak_flops if self.peak_flops else None,
             "data_wait": (waited_s - self._waited_s) / seconds,
         }
-
-
-class TensorBoard:
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(folder))
-
-    def add(self, record: Record) -> None:
-        values = {TAGS[key]: value for key, value in record.items() if key in TAGS and value is not None}
-        for layer, (largest, smallest) in enumerate(record.get("attention", [])):
-            values[f"activations/layer{layer}_attention_weight_max"] = largest
-            values[f"activations/layer{layer}_attention_weight_min"] = smallest
-        for name, stats in record.get("parameters", {}).items():
-            values |= {f"{kind}/{name}": value for kind, value in stats.items()}
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
-        self._writer.add_event(Event(wall_time=record["time"], step=record["step"], summary=summary))
-
-    def close(self) -> None:
-        self._writer.close()

@@ -27,7 +27,7 @@ from stoker.train.engine import Engine
 from stoker.train.generate import Settings, generate
 from stoker.train.guard import FiniteGuard, Signals
 from stoker.train.launch import launch_of
-from stoker.train.metrics import Meter, TensorBoard
+from stoker.train.metrics import Meter, open_board
 from stoker.train.models import model_spec
 from stoker.train.objectives import losses, plain
 from stoker.train.optim import learning_rate
@@ -86,7 +86,7 @@ class Trainer:
             flops_per_token=self._flops_per_token(),
             peak_flops=peak * me.world if peak else None,
         )
-        self.tensorboard = TensorBoard(run.tensorboard) if me.first and spec.log.tensorboard else None
+        self.tensorboard = open_board(run.tensorboard) if me.first and spec.log.tensorboard else None
 
     def _flops_per_token(self) -> float:
         length, vocab, teacher = self.spec.batch.length, vocabulary(self.spec), self.engine.teacher

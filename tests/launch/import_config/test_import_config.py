@@ -95,7 +95,7 @@ def test_a_job_of_llama_on_efa(capsys: pytest.CaptureFixture[str]) -> None:
     mounts = {one["mountPath"] for one in on["pod"]["spec"]["containers"][0]["volumeMounts"]}
     assert mounts == {"/local", "/checkpoints"}
     assert outcomes["spec.elasticPolicy.maxReplicas"] == "not used: --nnodes=2 in the command overrules it"
-    assert outcomes["spec.elasticPolicy.metrics[0].type"].startswith("not used: no autoscaler")
+    assert outcomes["spec.elasticPolicy.metrics[0].type"].startswith("not used: on.autoscale, such as {cpu: 80}")
     assert outcomes["Service etcd"].startswith("not used")
 
 

@@ -14,7 +14,7 @@ from stoker.launch.image import upload
 from stoker.launch.image.base import Base, Progress, probe
 from stoker.launch.image.code import WORKDIR, Code, collect
 from stoker.launch.image.layer import Entry, Layer, write_layer
-from stoker.launch.image.needs import check_torch, needs
+from stoker.launch.image.needs import check_etcd, check_torch, needs
 from stoker.launch.image.pull import Image, normal_platform, pull
 from stoker.launch.image.reference import Reference, parse, parse_repository
 from stoker.launch.image.registry import DOCKER_MANIFEST, OCI_MANIFEST, Registry
@@ -104,6 +104,7 @@ def build(
         code = collect(spec, workspace=workspace, workdir=_workdir(image) if workspace else WORKDIR)
         found = probe(registry, image, wanted, progress=progress)
         check_torch(spec, found, reference)
+        check_etcd(spec, found, reference)
         packages = package_layer(found, wanted, platform, progress=progress)
         own = write_layer([*_stoker(), *code.entries], scratch / "code.tar.gz")
         layers = (*([packages[0]] if packages else []), own)

@@ -10,13 +10,14 @@ from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec
 
 EXTRA = "train"
+ETCD = "etcd"
 NEURON = "torch-neuronx"  # its torch is older, and the trainer is made to run on that one too
 LEAST_NEURON_TORCH = "2.9"
 
 
 def needs(spec: AnySpec) -> list[Requirement]:
     """A script needs the supervisor alone; a model of ours the trainer's packages too. torch is the base's."""
-    extras = (EXTRA,) if isinstance(spec, RunSpec) else ()
+    extras = (EXTRA,) if isinstance(spec, RunSpec) else (ETCD,) if spec.on.rendezvous == "etcd" else ()
     return [one for one in _required() if one.name != "torch" and applies(one, extras)]
 
 
@@ -34,6 +35,18 @@ def check_torch(spec: AnySpec, base: Base, name: Reference) -> None:
             f"image {name} has torch {base.torch}, and the trainer needs {wanted}",
             remedy=f"Choose a base with a newer torch, {OWN_BASES}",
         )
+
+
+def check_etcd(spec: AnySpec, base: Base, name: Reference) -> None:
+    """torch speaks to etcd through a package that is published as source alone, so that no image is given it."""
+    if spec.on.rendezvous != "etcd":
+        return
+    for one in _required():
+        if applies(one, (ETCD,)) and not applies(one, ()) and not base.has(one):
+            raise UserError(
+                f"image {name} has no {one.name}, and on.rendezvous is etcd",
+                remedy=f"Choose a base that has it (RUN pip install 'stoker[{ETCD}]' in its Dockerfile)",
+            )
 
 
 def applies(need: Requirement, extras: tuple[str, ...], environment: dict[str, str] | None = None) -> bool:

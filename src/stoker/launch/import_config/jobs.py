@@ -67,7 +67,9 @@ def _pytorchjob(spec: Field) -> tuple[Pod, Values]:
     on |= _policy(spec["runPolicy"], elastic["maxRestarts"])
     for key in ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone"):
         elastic[key].unused(MEETING)
-    elastic["metrics"].unused("no autoscaler changes a run of Stoker's; on.nodes says from how many to how many")
+    elastic["metrics"].unused(
+        "on.autoscale, such as {cpu: 80}, asks for it, where on.nodes is a range and on.cpu is set"
+    )
     return pod, on
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from stoker.launch.import_config import torchx
 from stoker.launch.import_config.fields import UNUSED, Outcome, dotted, leaves
 from stoker.launch.import_config.jobs import KINDS, convert
 from stoker.spec.document import parse_value
@@ -31,20 +32,11 @@ def read_manifest(
         used.add(variable)
         return variables.get(variable, found[0])
 
-    documents = _documents(VARIABLE.sub(value, text), name)
+    plain = VARIABLE.sub(value, text)
     if unknown := sorted(set(variables) - used):
         raise UserError(f"{name} has no ${unknown[0]}", remedy=f"Take --set {unknown[0]}=… out")
-    wanted = KINDS[kind][1]
-    ours = [one for one in documents if isinstance(one, dict) and one.get("kind") == wanted]
-    if len(ours) != 1:
-        raise UserError(
-            f"{name} holds {len(ours) or 'no'} {wanted}{'s' * (len(ours) > 1)}", remedy="Give a file with one"
-        )
-    _refuse_variables(ours[0], name)
-    values, outcomes = convert(kind, ours[0])
-    for one in documents:
-        if one is not ours[0]:
-            outcomes.append((_title(one), f"{UNUSED}it is another object; Stoker needs none beside its own"))
+    read = _command if kind == torchx.KIND else _job
+    values, outcomes = read(plain, name, kind)
     _check(values, outcomes, name)
     return values, outcomes
 
@@ -62,6 +54,28 @@ def run_file(values: dict[str, Any], outcomes: Sequence[Outcome], *, source: str
     if unused:
         lines += ["", "# Not used:", *(f"#   {field}: {why}" for field, why in unused)]
     return "\n".join(lines) + "\n"
+
+
+def _command(text: str, name: str, _kind: str) -> tuple[dict[str, Any], list[Outcome]]:
+    words = torchx.document(text, name)
+    _refuse_variables(words, name)
+    return torchx.convert(words)
+
+
+def _job(text: str, name: str, kind: str) -> tuple[dict[str, Any], list[Outcome]]:
+    documents = _documents(text, name)
+    wanted = KINDS[kind][1]
+    ours = [one for one in documents if isinstance(one, dict) and one.get("kind") == wanted]
+    if len(ours) != 1:
+        raise UserError(
+            f"{name} holds {len(ours) or 'no'} {wanted}{'s' * (len(ours) > 1)}", remedy="Give a file with one"
+        )
+    _refuse_variables(ours[0], name)
+    values, outcomes = convert(kind, ours[0])
+    for one in documents:
+        if one is not ours[0]:
+            outcomes.append((_title(one), f"{UNUSED}it is another object; Stoker needs none beside its own"))
+    return values, outcomes
 
 
 def _documents(text: str, name: str) -> list[Any]:

@@ -1,34 +1,28 @@
 """A plain Indexed Job and a headless Service: no operator at all."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from stoker.launch.jobs import KEPT, JobState
-from stoker.launch.pod import Task, template
+from stoker.launch.pod import Task
+from stoker.launch.pod import template as pod_template
 from stoker.spec import contract
+from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
 KIND = "Job"
+CONTAINER = contract.CONTAINER
 NEEDS: tuple[str, ...] = ()
+OPERATOR = ""
+LASTS = True
 INSTALL = ""
 INDEX = "batch.kubernetes.io/job-completion-index"
+NODE = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}}
 TRIES = 10  # of one node, by signals: memory that ran out, a supervisor killed
 
 
 def manifest(task: Task) -> list[Object]:
-    nodes = task.spec.on.nodes
-    index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}}
-    spec: Object = {
-        "completionMode": "Indexed",
-        "completions": nodes.most,
-        "parallelism": nodes.most,
-        "backoffLimitPerIndex": TRIES,
-        "maxFailedIndexes": nodes.most - nodes.least,  # with fewer the others would wait in vain
-        "podFailurePolicy": {"rules": _failures()},
-        "ttlSecondsAfterFinished": KEPT,
-        "template": template(task, node=index, subdomain=task.run),
-    }
-    if not nodes.fixed:  # the first node that is done knows that all is: others may never have found room
-        spec["successPolicy"] = {"rules": [{"succeededCount": 1}]}
+    spec = {"ttlSecondsAfterFinished": KEPT} | indexed(task, pod_template(task, node=NODE, subdomain=task.run))
     return [_service(task), {"apiVersion": "batch/v1", "kind": KIND, "metadata": task.metadata, "spec": spec}]
 
 
@@ -51,10 +45,48 @@ def node(pod: Object) -> int | None:
     return None if index is None else int(index)
 
 
-def _failures() -> list[Object]:
+def inside(run: str) -> list[tuple[str, str]]:  # noqa: ARG001 (of others it needs the name)
+    return []
+
+
+def template(objects: Sequence[Object]) -> Object:
+    found: Object = objects[-1]["spec"]["template"]
+    return found
+
+
+def trials(objects: Sequence[Object]) -> list[Object]:
+    return list(objects)
+
+
+def scaled(job: Object, nodes: Nodes) -> Object | None:
+    """When it is done cannot be said anew: one that waits for all its pods would wait for those without room."""
+    if not nodes.fixed and "successPolicy" not in job["spec"]:
+        return None
+    counts = {"completions": nodes.most, "parallelism": nodes.most}
+    return {"spec": counts | {"maxFailedIndexes": nodes.most - nodes.least}}
+
+
+def indexed(task: Task, pod: Object, *, container: str = CONTAINER) -> Object:
+    """The spec of a Job with a pod for each node, which is replaced when it is lost."""
+    nodes = task.spec.on.nodes
+    spec: Object = {
+        "completionMode": "Indexed",
+        "completions": nodes.most,
+        "parallelism": nodes.most,
+        "backoffLimitPerIndex": TRIES,
+        "maxFailedIndexes": nodes.most - nodes.least,  # with fewer the others would wait in vain
+        "podFailurePolicy": {"rules": _failures(container)},
+        "template": pod,
+    }
+    if not nodes.fixed:  # the first node that is done knows that all is: others may never have found room
+        spec["successPolicy"] = {"rules": [{"succeededCount": 1}]}
+    return spec
+
+
+def _failures(container: str) -> list[Object]:
     """The first that fits counts."""
-    again = {"containerName": contract.CONTAINER, "operator": "In", "values": [contract.EXIT_AGAIN]}
-    fatal = {"containerName": contract.CONTAINER, "operator": "In", "values": list(range(1, 128))}
+    again = {"containerName": container, "operator": "In", "values": [contract.EXIT_AGAIN]}
+    fatal = {"containerName": container, "operator": "In", "values": list(range(1, 128))}
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "Ignore", "onExitCodes": again},

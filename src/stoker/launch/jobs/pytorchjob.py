@@ -1,13 +1,20 @@
 """Kubeflow's PyTorchJob, of training-operator v1: a Master and Workers, or elastic Workers alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from stoker.launch.jobs import KEPT, JobState
-from stoker.launch.pod import Task, template
+from stoker.launch.pod import Task
+from stoker.launch.pod import template as pod_template
+from stoker.spec import contract
+from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
 KIND = "PyTorchJob"
+CONTAINER = contract.CONTAINER
 NEEDS = ("PyTorchJob",)
+OPERATOR = "Kubeflow's training operator"
+LASTS = True
 MANIFESTS = "github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.3"
 INSTALL = f"kubectl apply --server-side -k '{MANIFESTS}'"
 INDEX = "training.kubeflow.org/replica-index"
@@ -22,14 +29,16 @@ def manifest(task: Task) -> list[Object]:
         "runPolicy": {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": KEPT},
     }
     if nodes.fixed:
-        replicas = {"Master": _replicas(1, template(task, node={"value": "0"}))}
+        replicas = {"Master": _replicas(1, pod_template(task, node={"value": "0"}))}
         if nodes.most > 1:  # `replicas: 0` makes the operator create and delete a pod for ever
             # The operator's own count begins with the Master; only arguments can use what it adds to the environment.
-            worker = template(task, node=None, argument="$(PET_NODE_RANK)")
+            worker = pod_template(task, node=None, argument="$(PET_NODE_RANK)")
             replicas["Worker"] = _replicas(nodes.most - 1, worker)
     else:
-        replicas = {"Worker": _replicas(nodes.most, template(task, node=index))}
+        replicas = {"Worker": _replicas(nodes.most, pod_template(task, node=index))}
         spec["elasticPolicy"] = {"minReplicas": nodes.least, "maxReplicas": nodes.most, "rdzvBackend": "c10d"}
+        if autoscale := task.spec.on.autoscale:
+            spec["elasticPolicy"]["metrics"] = [_metric("cpu", autoscale.cpu)]
     spec["pytorchReplicaSpecs"] = replicas
     return [{"apiVersion": "kubeflow.org/v1", "kind": KIND, "metadata": task.metadata, "spec": spec}]
 
@@ -57,6 +66,39 @@ def node(pod: Object) -> int | None:
                 return int(variable["value"])
     index = pod["metadata"].get("labels", {}).get(INDEX)
     return None if index is None else int(index)
+
+
+def inside(run: str) -> list[tuple[str, str]]:  # noqa: ARG001 (of others it needs the name)
+    return []
+
+
+def template(objects: Sequence[Object]) -> Object:
+    replicas = objects[-1]["spec"]["pytorchReplicaSpecs"]
+    found: Object = next(iter(replicas.values()))["template"]
+    return found
+
+
+def trials(objects: Sequence[Object]) -> list[Object]:
+    return list(objects)
+
+
+def scaled(job: Object, nodes: Nodes) -> Object | None:
+    """Its bounds, and what its scale subresource writes, in one change; between the bounds an autoscaler chooses."""
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    if "Master" not in replicas:
+        bounds = {"elasticPolicy": {"minReplicas": nodes.least, "maxReplicas": nodes.most}}
+        if job["spec"]["elasticPolicy"].get("metrics"):
+            return {"spec": bounds}
+        return {"spec": bounds | {"pytorchReplicaSpecs": {"Worker": {"replicas": nodes.most}}}}
+    if not nodes.fixed or nodes.most == 1 or "Worker" not in replicas:  # the operator leaves the last Workers be
+        return None
+    return {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": nodes.most - 1}}}}
+
+
+def _metric(resource: str, percent: int) -> Object:
+    """The operator makes a HorizontalPodAutoscaler of it, with the policy's bounds."""
+    target = {"type": "Utilization", "averageUtilization": percent}
+    return {"type": "Resource", "resource": {"name": resource, "target": target}}
 
 
 def _replicas(number: int, pod: Object) -> Object:

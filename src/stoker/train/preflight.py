@@ -1,0 +1,117 @@
+"""`python -m stoker.train.preflight DEVICE COUNT`: whether this node's chips are there, free, right and fast.
+
+Prints one JSON object. A product is checked exactly: its numbers are small integers, so that bf16 rounds none of them.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessException, spawn
+
+SIZE = {"cuda": 8192, "cpu": 512}
+SPARSE = 64  # one entry of so many is 1, the others 0: no sum is larger than SIZE / SPARSE = 128, and bf16 holds 256
+LONG_ENOUGH = 0.3  # seconds
+REDUCED = {"cuda": 64 << 20, "cpu": 1 << 20}  # numbers of four bytes
+REDUCTIONS = 5
+PATIENCE = timedelta(seconds=60)
+
+
+def main(argv: list[str]) -> int:
+    device, count = argv[0], int(argv[1])
+    print(json.dumps(preflight(device, count)))
+    return 0
+
+
+def preflight(device: str, count: int) -> dict[str, Any]:
+    """`count`: GPUs that should be there; without one, workers that are to reduce over the processor."""
+    there = torch.cuda.device_count() if device == "cuda" else 1
+    world = min(there, count) if device == "cuda" else count
+    return {
+        "device": device,
+        "wanted": count if device == "cuda" else 1,
+        "devices": [_chip(device, index) for index in range(there)],
+        "all_reduce": _all_reduce(device, world),
+    }
+
+
+def _chip(device: str, index: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"index": index, "name": device, "memory": 0, "free": 0, "tflops": 0.0, "right": False}
+    try:
+        if device == "cuda":
+            found["name"] = torch.cuda.get_device_name(index)
+            found["free"], found["memory"] = torch.cuda.mem_get_info(index)
+        found["right"], found["tflops"] = _product(torch.device(device, index), SIZE[device])
+    except RuntimeError as e:
+        found["error"] = str(e).splitlines()[0]
+    return found
+
+
+def _product(device: torch.device, size: int) -> tuple[bool, float]:
+    """Right, by a random vector that the product and its factors must carry to the same one; and TFLOP/s."""
+    numbers = torch.Generator().manual_seed(0)
+    places = torch.arange(size)
+    left = ((7 * places[None, :] + places[:, None]) % SPARSE == 0).bfloat16()
+    right = torch.randint(-1, 2, (size, size), generator=numbers).bfloat16()
+    vector = torch.randint(1, 1000, (size,), generator=numbers).double()
+    here, there = left.to(device), right.to(device)
+    product = here @ there
+    same = torch.equal(product.cpu().double() @ vector, left.double() @ (right.double() @ vector))
+    times, began = 0, time.monotonic()
+    while time.monotonic() - began < LONG_ENOUGH:
+        here @ there
+        times += 1
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return same, 2 * size**3 * times / (time.monotonic() - began) / 1e12
+
+
+def _all_reduce(device: str, world: int) -> dict[str, Any]:
+    if world < 2:
+        return {"world": world, "gbytes": None}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            spawn(_reduce, args=(device, world, folder), nprocs=world)
+            return {"world": world, "gbytes": float((Path(folder) / "gbytes").read_text())}
+        except (ProcessException, OSError) as e:
+            return {"world": world, "error": str(e).strip().splitlines()[-1]}
+
+
+def _reduce(rank: int, device: str, world: int, folder: str) -> None:
+    """Bus bandwidth: what a ring moves over each link."""
+    place = torch.device(device, rank) if device == "cuda" else torch.device("cpu")
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world,
+        timeout=PATIENCE,
+    )
+    numbers = torch.full((REDUCED[device],), float(rank + 1), device=place)
+    dist.all_reduce(numbers)
+    if not bool((numbers == world * (world + 1) / 2).all()):
+        raise RuntimeError("the sum is wrong")
+    dist.barrier()
+    began = time.monotonic()
+    for _ in range(REDUCTIONS):
+        dist.all_reduce(numbers)
+    dist.barrier()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    spent = (time.monotonic() - began) / REDUCTIONS
+    if rank == 0:
+        moved = 2 * (world - 1) / world * 4 * REDUCED[device]
+        (Path(folder) / "gbytes").write_text(str(moved / spent / 1e9))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,36 @@
+"""What `stoker net` refuses before it looks. What it sees is in tests/launch/probe and tests/lab."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.main import main
+from stoker.rundir import RunDir
+from stoker.spec.load import load
+
+RUN_FILE = "name: tale\nscript: train.py\non: {workers: 2}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "net of what?"),
+        (["--nodes", "0"], "--nodes is 0"),
+        (["--nodes", "2"], "on.image is missing"),
+        (["--nodes", "2", "on.imag=x"], "on.image"),
+        (["tale.yaml"], "on.kind is local, and net looks into a cluster"),
+        (["here"], "run 'here' lives here, and has no network between nodes"),
+        (["here", "on.nodes=2"], "on.nodes=2: a run is as it is"),
+        (["nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tale.yaml").write_text(RUN_FILE)
+    RunDir(tmp_path / "runs" / "here").create(load(tmp_path / "tale.yaml", []).spec, None)
+    assert main(["net", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

@@ -1,0 +1,113 @@
+"""TorchX's own command line starts a run: what it would send, and what is refused. On a cluster: tests/lab."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stoker.launch.app_def import app_def, job
+from stoker.launch.kubernetes import NO_CLUSTER, plan
+from stoker.launch.torchx import app
+from stoker.spec.errors import UserError
+from stoker.spec.load import load
+
+ON = ("on.image=team/image:1", "on.volume=data", "on.nodes=2", "on.workers=2")
+RUN = [sys.executable, "-m", "torchx.cli.main", "run", "--dryrun", "-s", "kubernetes", "--workspace", ""]
+FILES = ["stoker.launch.torchx", str(Path(__file__).parents[2] / "src" / "stoker" / "launch" / "torchx.py")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text("{name: tale, script: train.py, args: [--lr, $(LR)]}")
+    (tmp_path / "train.py").touch()
+    return tmp_path
+
+
+def torchx(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*RUN, *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_dry_run_shows_a_job_of_volcano_and_makes_nothing(file: str, folder: Path) -> None:
+    done = torchx("-cfg", "queue=test,namespace=training,service_account=me", f"{file}:app", "--run", "run.yaml", *ON)
+    assert done.returncode == 0, done.stderr
+    found = yaml.safe_load(done.stdout.partition("=== SCHEDULER REQUEST ===")[2])
+    name = found["metadata"]["name"]
+    assert (found["metadata"]["namespace"], found["metadata"]["labels"]["stoker.dev/run"]) == ("training", name)
+    assert (found["spec"]["queue"], found["spec"]["minAvailable"]) == ("test", 2)
+    assert [task["name"] for task in found["spec"]["tasks"]] == ["node-0", "node-1"]  # as `torchx status` counts on
+    for index, task in enumerate(found["spec"]["tasks"]):
+        pod = task["template"]
+        [container] = pod["spec"]["containers"]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        assert env["STOKER_NODE"] == pod["metadata"]["labels"]["torchx.pytorch.org/replica-id"] == str(index)
+        assert env["TORCHX_JOB_ID"] == f"kubernetes://torchx/{name}"
+        assert pod["metadata"]["labels"]["stoker.dev/run"] == name
+        assert pod["spec"]["serviceAccountName"] == "me"
+        assert container["command"][-2:] == ["--lr", "$$(LR)"]
+    assert sorted(one.name for one in folder.iterdir()) == ["run.yaml", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.namespace=a"], "TorchX sends the job to default"),
+        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.context=a"], "kubeconfig's current one"),
+        (["-cfg", "queue=test", "c:app", "--run", "none.yaml"], "none.yaml"),
+        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.queue_make={weight: 1}"], "needs a Queue too"),
+        (["-s", "local_cwd", "c:app", "--run", "run.yaml"], "scheduler is local_cwd. Use -s kubernetes"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scheduler = [] if "-s" in words else ["-s", "kubernetes"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/torchx", "run", "--dryrun", *scheduler, *words])
+    at = words.index("--run") + 1
+    with pytest.raises(SystemExit) as end:
+        app(*ON, *words[at + 1 :], run=words[at])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_python_is_told_as_ever() -> None:
+    with pytest.raises(UserError, match="there is no"):
+        app(run="none.yaml")
+
+
+def test_another_scheduler_cannot_carry_it(folder: Path) -> None:
+    spec = load(folder / "run.yaml", ["on.kind=kubernetes", "on.job=vcjob", *ON]).spec
+    [role] = app_def(spec, plan(spec, NO_CLUSTER, folder / "tale")).roles
+    assert (role.num_replicas, role.image, role.mounts[0].src) == (2, "team/image:1", "data")
+    with pytest.raises(UserError, match="scheduler slurm cannot carry a run"):
+        role.pre_proc("slurm", None)
+
+
+def test_nodes_that_may_be_fewer_are_not_waited_for(folder: Path) -> None:
+    spec = load(folder / "run.yaml", ["on.kind=kubernetes", "on.job=vcjob", *ON, "on.nodes=1..3"]).spec
+    [role] = app_def(spec, plan(spec, NO_CLUSTER, folder / "tale")).roles
+    assert (role.min_replicas, role.num_replicas) == (1, 3)
+    metadata = type("Metadata", (), {"labels": {}})
+    container = type("Container", (), {"env": []})
+    pod = type(
+        "Pod",
+        (),
+        {"metadata": metadata, "spec": type("Spec", (), {"containers": [container], "service_account_name": None})},
+    )
+    theirs = {
+        "metadata": {"name": "tale-x"},
+        "spec": {
+            "queue": "q",
+            "priorityClassName": "high",
+            "tasks": [{"name": f"node-{index}", "template": pod, "minAvailable": int(index < 1)} for index in range(3)],
+        },
+    }
+    made = job(theirs, role.job)
+    assert [task["minAvailable"] for task in made["spec"]["tasks"]] == [1, 0, 0]
+    assert (made["spec"]["minAvailable"], made["spec"]["priorityClassName"]) == (1, "high")

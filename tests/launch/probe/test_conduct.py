@@ -1,0 +1,91 @@
+"""Agents that hang, die or are many: who asks them is done in time, and says who was silent."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.launch.probe import conduct as conducting
+from stoker.launch.probe.agents import Agent
+from stoker.launch.probe.conduct import conduct
+from stoker.launch.probe.reach import side_by_side
+from stoker.launch.probe.survey import Site, Survey
+from stoker.observe.net import findings
+from stoker.supervise.port import free_port
+from tests.launch.probe.piped import Piped
+
+AGENT = [sys.executable, "-P", "-m", "stoker.launch.probe"]
+
+
+class Dying(Piped):
+    """It answers so many questions, and is dead after that."""
+
+    def __init__(self, process: subprocess.Popen[bytes], answers: int) -> None:
+        super().__init__(process)
+        self._left = answers
+
+    def write(self, data: bytes) -> None:
+        if self._left:
+            self._left -= 1
+            super().write(data)
+        else:
+            self._process.kill()
+
+
+class Mute:
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+    def lines(self) -> Iterator[str]:
+        time.sleep(60)
+        yield ""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def started() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(AGENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def site(number: int) -> Site:
+    return Site(pod=f"pod-{number}", machine=f"node-{number}", address=f"127.0.0.{number + 1}")
+
+
+def conducted(agents: list[Agent]) -> Survey:
+    words = {"token": "secret", "port": free_port("127.0.0.1"), "live": False, "nodes": len(agents), "env": {}}
+    try:
+        return conduct(agents, cluster_name="localhost", **words)
+    finally:
+        for agent in agents:
+            agent.close()
+
+
+@pytest.mark.parametrize("answers", [1, 2, 3, 4])  # begin, names, ports, talks; then the link
+def test_an_agent_that_dies_on_the_way_is_named(answers: int) -> None:
+    survey = conducted([Agent(site(0), Dying(started(), answers)), Agent(site(1), Piped(started()))])
+    assert survey.lost == {"pod-0": "its agent ended"}
+    assert findings(survey)[0].kind == "gone"
+
+
+def test_many_silent_agents_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conducting, "START", 0.5)
+    began = time.monotonic()
+    survey = conducted([Agent(site(number), Mute()) for number in range(200)])
+    assert time.monotonic() - began < 10  # each alone takes half a second
+    assert len(survey.lost) == 200
+
+
+def test_what_takes_too_long_is_told_as_late() -> None:
+    began = time.monotonic()
+    found = side_by_side(lambda one: time.sleep(one) or "slept", [0.0, 60.0, 0.0], seconds=0.5, late=lambda _: "late")
+    assert found == ["slept", "late", "slept"]
+    assert time.monotonic() - began < 10
+
+
+def test_an_agent_ends_by_itself_though_its_stdin_stays_open() -> None:
+    code = "from stoker.launch.probe.__main__ import main; main(lives=1)"
+    with subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE) as process:
+        assert process.wait(timeout=30) < 0

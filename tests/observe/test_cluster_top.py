@@ -1,0 +1,32 @@
+"""`stoker top` of more pods than a test cluster has, which all hang."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.launch.probe.pods import MOST
+from stoker.observe import cluster_top
+from stoker.observe.cluster_top import ClusterTop
+from tests.closed_pods import launched, serving
+
+
+def test_very_many_pods_that_hang_are_asked_together_and_given_up_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    monkeypatch.setattr(cluster_top, "PATIENCE", 5.0)
+    run = launched(tmp_path, "job")
+    with serving(tmp_path / "kubeconfig") as server:
+        server.pods, server.hangs = MOST + 44, True
+        top = ClusterTop(run, run.place_ref())
+        began = time.monotonic()
+        seen = top.look()
+        assert time.monotonic() - began < 30  # one after the other they take twenty minutes
+        assert len(server.asked) == MOST
+        server.pods += 90
+        assert top.look().pods == MOST + 134
+        assert len(server.asked) == MOST, "a command was left behind in a pod, and another one was asked"
+    assert (seen.pods, seen.asked, len(seen.unread)) == (MOST + 44, MOST, MOST)
+    assert set(seen.unread.values()) == {"no answer within 5 seconds"}
+    assert (seen.state, seen.used) == ("running", [])

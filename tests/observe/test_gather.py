@@ -1,0 +1,213 @@
+"""What `why` makes of a few objects of a cluster, as its API server has them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.cli.main import main
+from stoker.observe.diagnose import diagnose
+from stoker.observe.rules import Finding
+from stoker.rundir import PlaceRef, RunDir
+from stoker.spec.load import load
+from tests.observe.small_cluster import Holdings, served
+
+BORN = "2026-11-15T12:00:00Z"
+NAME = "demo-abcd"
+Object = dict[str, Any]
+NODE: Object = {"metadata": {"name": "m"}, "spec": {}, "status": {"allocatable": {"cpu": "4"}}}
+INDEX = {
+    "job": "batch.kubernetes.io/job-completion-index",
+    "pytorchjob": "training.kubeflow.org/replica-index",
+    "vcjob": "volcano.sh/task-index",
+}
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdings]:
+    monkeypatch.chdir(tmp_path)
+    holdings = Holdings(things={"namespaces": [{"metadata": {"name": "default"}}], "nodes": [NODE]})
+    with served(holdings, tmp_path) as file:
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        yield holdings
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Callable[..., RunDir]:
+    def launch(job: str, *words: str) -> RunDir:
+        run = RunDir(tmp_path / "runs" / NAME)
+        plain = ["script=x.py", "on.kind=kubernetes", f"on.job={job}", "on.image=x", "on.volume=v"]
+        run.create(load(None, [*plain, *words]).spec, None)
+        place = {"context": "lab", "namespace": "default", "job": job, "run": NAME, "volume": "v", "image": "x"}
+        run.write_place(PlaceRef(kind="kubernetes", **place))  # type: ignore[arg-type]
+        return run
+
+    return launch
+
+
+def owner(spec: Object, status: Object | None = None, **labels: str) -> Object:
+    meta = {"name": NAME, "namespace": "default", "creationTimestamp": BORN, "labels": labels}
+    return {"metadata": meta, "spec": spec, "status": status or {}}
+
+
+def pod(
+    job: str, number: int, *, name: str = "", born: str = BORN, status: Object | None = None, **meta: str
+) -> Object:
+    about = {"name": name or f"{NAME}-{number}", "labels": {INDEX[job]: str(number)}, "creationTimestamp": born} | meta
+    spec = {"nodeName": "m", "containers": [{"name": "pytorch", "image": "x", "resources": {}}]}
+    return {"metadata": about, "spec": spec, "status": {"phase": "Running"} | (status or {})}
+
+
+def event(kind: str, name: str, reason: str, message: str, *, type: str = "Warning") -> Object:
+    about = {"kind": kind, "name": name}
+    meta = {"name": f"{name}.{reason}", "creationTimestamp": BORN}
+    return {"metadata": meta, "involvedObject": about, "reason": reason, "message": message, "type": type}
+
+
+def first(run: RunDir) -> Finding | None:
+    found = diagnose(run).causes
+    return found[0] if found else None
+
+
+def unbound(**claim: Any) -> dict[str, list[Object]]:
+    """A run of one pod that asks for too much, and names a claim that is not bound."""
+    waits = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}
+    one = pod("job", 0, status={"phase": "Pending", "conditions": [waits]})
+    one["spec"] = {"containers": [{"name": "pytorch", "image": "x", "resources": {"requests": {"cpu": "64"}}}]}
+    kept = {"metadata": {"name": "v"}, "spec": {"storageClassName": "slow"}, "status": {"phase": "Pending"}}
+    kind = {"metadata": {"name": "slow"}} | claim
+    things = {"jobs": [owner({"completions": 1})], "pods": [one]}
+    return things | {"persistentvolumeclaims": [kept], "storageclasses": [kind]}
+
+
+def test_a_run_of_a_task_for_each_node_that_waits_for_room_is_explained(there: Holdings, launched) -> None:
+    task = {"name": "node", "replicas": 1, "template": {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}}
+    there.things["jobs"] = [owner({"tasks": [task, task], "queue": "default"}, {"state": {"phase": "Pending"}})]
+    there.things["queues"] = [{"metadata": {"name": "default"}, "status": {"state": "Open"}}]
+    said = "queue resource quota insufficient: insufficient cpu"
+    there.things["events"] = [event("PodGroup", f"{NAME}-1", "Unschedulable", said)]
+    found = first(launched("vcjob", "on.nodes=2"))
+    assert found is not None
+    assert found.id == "queue-over-capacity"
+
+
+def test_a_pod_that_volcano_has_not_made_yet_is_called_as_it_will_be(there: Holdings, launched) -> None:
+    asks = {"name": "pytorch", "image": "x", "resources": {"requests": {"cpu": "64"}}}
+    task = {"name": "node", "replicas": 1, "template": {"spec": {"containers": [asks]}}}
+    there.things["jobs"] = [owner({"tasks": [task]}, {"state": {"phase": "Pending"}})]
+    there.things["queues"] = [{"metadata": {"name": "default"}, "status": {"state": "Open"}}]
+    there.things["persistentvolumeclaims"] = [{"metadata": {"name": "v"}, "status": {"phase": "Bound"}}]
+    there.things["events"] = [event("PodGroup", f"{NAME}-1", "Unschedulable", "1 node: 1 insufficient cpu")]
+    assert (found := first(launched("vcjob"))) is not None
+    assert found.id == "too-large"
+    assert f"pod {NAME}-node-0 needs 64 cores" in found.cause
+
+
+def test_an_autoscaler_that_takes_pods_away_is_no_trouble(there: Holdings, launched) -> None:
+    there.things["jobs"] = []
+    workers = {"replicas": 2, "template": {"spec": {}}}
+    running = {"conditions": [{"type": "Running", "status": "True"}]}
+    there.things["pytorchjobs"] = [owner({"pytorchReplicaSpecs": {"Worker": workers}}, running)]
+    some = [pod("pytorchjob", number) for number in range(2)]
+    there.things["pods"] = [*some, pod("pytorchjob", 2, deletionTimestamp="2099-01-01T00:00:00Z")]
+    run = launched("pytorchjob", "on.nodes=1..4")
+    assert first(run) is None
+    there.things["pods"][1] = pod("pytorchjob", 1, deletionTimestamp="2099-01-01T00:00:00Z")
+    assert (found := first(run)) is not None
+    assert found.id == "pod-deleted"
+
+
+def test_a_pod_that_took_the_place_of_one_that_failed_does_not_speak_for_it(there: Holdings, launched) -> None:
+    ended = {"exitCode": 3, "reason": "Error", "finishedAt": BORN}
+    fell = {"phase": "Failed", "containerStatuses": [{"name": "pytorch", "state": {"terminated": ended}}]}
+    old = pod("job", 0, name=f"{NAME}-0-old", status=fell)
+    new = pod("job", 0, name=f"{NAME}-0-new", born="2026-11-15T12:01:00Z", status={"phase": "Pending"})
+    there.things |= {"jobs": [owner({"completions": 1}, {"failed": 1})], "pods": [old, new]}
+    there.logs = {f"{NAME}-0-old": "[0] ValueError: no such token\n", f"{NAME}-0-new": "all is well\n"}
+    found = first(launched("job"))
+    assert found is not None
+    assert found.id == "pod-failed"
+    assert f"pod {NAME}-0-old was the first to fail, with exit code 3: ValueError: no such token" in found.cause
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_a_run_that_kueue_holds_back_is_not_let_past_it(there: Holdings, launched, version: str) -> None:
+    queue = {"kueue.x-k8s.io/queue-name": "team"}
+    there.things["jobs"] = [owner({"completions": 1, "suspend": True}, **queue)]
+    there.things["localqueues"] = [{"metadata": {"name": "team"}}]
+    there.groups = {"kueue.x-k8s.io": version}
+    run = launched("job", "on.queue=team")
+    assert (found := first(run)) is not None
+    assert found.id == "suspended-in-queue"
+    assert "patch" not in found.remedy
+    told = {"type": "QuotaReserved", "status": "False", "message": "couldn't assign flavors"}
+    meta = {"name": "w", "ownerReferences": [{"name": NAME}]}
+    there.things["workloads"] = [{"metadata": meta, "spec": {}, "status": {"conditions": [told]}}]
+    assert (found := first(run)) is not None
+    assert found.id == "queue-full"
+    assert any(f"kueue.x-k8s.io/{version}/" in path for path in there.asked)
+
+
+def test_a_run_that_somebody_suspended_goes_on_by_what_is_typed(there: Holdings, launched) -> None:
+    there.things["jobs"] = [owner({"completions": 1, "suspend": True})]
+    assert (found := first(launched("job"))) is not None
+    assert found.id == "suspended"
+    assert f"""patch jobs.batch/{NAME} --type=merge -p '{{"spec": {{"suspend": false}}}}'""" in found.remedy
+
+
+def test_a_job_that_volcano_has_aborted_is_suspended(there: Holdings, launched) -> None:
+    task = {"replicas": 1, "template": {"spec": {"containers": []}}}
+    there.things["jobs"] = [owner({"tasks": [task]}, {"state": {"phase": "Aborted", "reason": "x"}})]
+    there.things["pods"] = [pod("vcjob", 0, status={"phase": "Failed"})]
+    assert (found := first(launched("vcjob"))) is not None
+    assert found.id == "suspended-by-volcano"
+    assert f"vcctl job resume --name {NAME} --namespace default" in found.remedy
+
+
+@pytest.mark.usefixtures("there")
+def test_how_a_run_ended_is_told_when_its_job_is_gone(launched) -> None:
+    run = launched("job")
+    view = {"state": "failed", "step": 7, "reason": "the loss is not a number", "remedy": "Lower optimizer.lr"}
+    run.write_seen({"asked": 0.0, "view": view})
+    assert (found := first(run)) is not None
+    assert (found.id, found.cause) == ("run-failed", "the loss is not a number")
+    run.write_seen({"asked": 0.0, "view": view | {"state": "done", "reason": "", "remedy": ""}})
+    assert first(run) is None
+
+
+def test_a_claim_that_waits_for_a_pods_node_does_not_hide_why_there_is_none(there: Holdings, launched) -> None:
+    run = launched("job", "on.cpu=64")
+    there.things |= unbound(volumeBindingMode="WaitForFirstConsumer")
+    assert (found := first(run)) is not None
+    assert found.id == "too-large"
+    there.things |= unbound(volumeBindingMode="Immediate")
+    assert (found := first(run)) is not None
+    assert found.id == "claim-unbound"
+    there.things["events"] = [event("PersistentVolumeClaim", "v", "ProvisioningFailed", "no more disks")]
+    assert (found := first(run)) is not None
+    assert found.id == "claim-refused"
+    assert "no more disks" in found.cause
+
+
+def test_who_may_not_see_storage_classes_is_not_told_that_there_is_none(there: Holdings, launched) -> None:
+    there.things |= unbound()
+    del there.things["persistentvolumeclaims"][0]["spec"]["storageClassName"]
+    there.broken = {"storageclasses": 403}
+    assert (found := first(launched("job", "on.cpu=64"))) is not None
+    assert found.id == "claim-unbound"
+
+
+def test_who_may_not_see_events_is_told_what_else_is_known(there: Holdings, launched) -> None:
+    there.things |= unbound(volumeBindingMode="WaitForFirstConsumer")
+    there.broken = {"events": 403}
+    assert (found := first(launched("job", "on.cpu=64"))) is not None
+    assert found.id == "too-large"
+
+
+def test_status_stands_when_nobody_can_say_why(there: Holdings, launched, capsys: pytest.CaptureFixture[str]) -> None:
+    there.things |= unbound(volumeBindingMode="Immediate")
+    there.broken = {"persistentvolumeclaims": 422}
+    launched("job", "on.cpu=64")
+    assert main(["status", NAME]) == 0
+    assert "waiting" in capsys.readouterr().out

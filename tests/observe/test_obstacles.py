@@ -1,0 +1,145 @@
+"""Why no node takes a pod: told from the pod and the nodes; by the scheduler's words where nobody may see the nodes."""
+
+import shlex
+from typing import Any
+
+from stoker.launch.inventory import Machine
+from stoker.observe.obstacles import obstacle
+from stoker.spec.on import On
+
+SHORT = "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available"
+TAINT = "0/2 nodes are available: 2 node(s) had untolerated taint {team: other}. preemption: …"
+AFFINITY = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+
+
+def machine(name: str = "m", *taints: str, cpu: float = 4, gpus: float = 0, **labels: str) -> Machine:
+    marks = tuple({"key": key, "value": "x", "effect": "NoSchedule"} for key in taints)
+    offers = {"cpu": float(cpu), "memory": 8 * 2.0**30, "nvidia.com/gpu": float(gpus)}
+    return Machine(name=name, labels=labels, taints=marks, offers=offers, ready=True)
+
+
+def pod(**spec: Any) -> dict[str, Any]:
+    asked = spec.pop("asked", {"cpu": "2"})
+    return {"spec": {"containers": [{"name": "pytorch", "resources": {"requests": asked}}], **spec}}
+
+
+def required(terms: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def on(**fields: Any) -> On:
+    return On(kind="kubernetes", **fields)
+
+
+def test_too_large_for_every_node_is_not_the_same_as_no_room_now() -> None:
+    large = obstacle(pod(asked={"cpu": "64"}), SHORT, [machine(cpu=2), machine(cpu=4)])
+    assert (large.obstacle, large.asked, large.most, large.mend) == ("size", "64 cores", "4 cores", "on.cpu=3.6")
+    crowded = obstacle(pod(), SHORT, [machine()])
+    assert (crowded.obstacle, crowded.lacks, crowded.asked) == ("room", "cpu", "2 cores")
+
+
+def test_memory_and_devices_are_told_in_their_own_words() -> None:
+    found = obstacle(pod(asked={"memory": "64Gi"}), "", [machine()])
+    assert (found.asked, found.most, found.mend) == ("64.0 GiB of memory", "8.0 GiB of memory", "on.memory=7372MiB")
+    found = obstacle(pod(asked={"nvidia.com/gpu": "8"}), "", [machine()])
+    assert (found.asked, found.most) == ("8 nvidia.com/gpu", "0 nvidia.com/gpu")
+
+
+def test_a_label_that_no_node_has_is_named() -> None:
+    wants = pod(nodeSelector={"role": "gpu", "zone": "a"})
+    found = obstacle(wants, AFFINITY, [machine("one", zone="a")], on(selectors={"role": "gpu", "zone": "a"}))
+    assert (found.obstacle, found.lacks, found.example, found.mend) == ("selector", "role=gpu", "one", "role=gpu")
+    both = obstacle(wants, AFFINITY, [machine("one")], on(selectors={"role": "gpu", "zone": "a"}))
+    assert (both.lacks, both.mend) == ("role=gpu, zone=a", "role=gpu zone=a")
+
+
+def test_a_label_that_the_run_does_not_name_itself_is_not_to_be_forged() -> None:
+    kind = {"node.kubernetes.io/instance-type": "p5.48xlarge"}
+    found = obstacle(pod(nodeSelector=kind), AFFINITY, [machine("one")], on(instance="p5.48xlarge"))
+    assert (found.lacks, found.mend) == ("node.kubernetes.io/instance-type=p5.48xlarge", "")
+
+
+def test_a_node_that_somebody_labelled_otherwise_is_not_to_be_labelled_anew() -> None:
+    wants, ours = pod(nodeSelector={"role": "gpu"}), on(selectors={"role": "gpu"})
+    taken = machine("taken", role="cpu")
+    assert obstacle(wants, AFFINITY, [taken, machine("free", "team")], ours).example == "free"
+    found = obstacle(wants, AFFINITY, [taken], ours)
+    assert (found.obstacle, found.lacks, found.example) == ("selector", "role=gpu", "")
+
+
+def test_an_affinity_counts_as_a_selector() -> None:
+    terms = [{"matchExpressions": [{"key": "kind", "operator": "In", "values": ["spot", "cheap"]}]}]
+    assert obstacle(pod(affinity=required(terms)), AFFINITY, [machine(kind="dear")]).obstacle == "selector"
+    assert obstacle(pod(affinity=required(terms)), SHORT, [machine(kind="cheap")]).obstacle == "room"
+
+
+def test_of_several_ways_to_be_a_spot_node_one_is_enough() -> None:
+    ways = [("capacity", "SPOT"), ("preemptible", "true")]
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in ways]
+    wants = pod(affinity=required(terms))
+    found = obstacle(wants, AFFINITY, [machine("one")], on(spot=True))
+    assert (found.obstacle, found.lacks) == ("selector", "capacity=SPOT or preemptible=true")
+    assert obstacle(wants, SHORT, [machine(preemptible="true")], on(spot=True)).obstacle == "room"
+
+
+def test_nodes_that_the_run_avoids_are_named_and_the_others_stay_avoided() -> None:
+    away = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("one", "two")]
+    found = obstacle(
+        pod(affinity=required([{"matchFields": away}])), AFFINITY, [machine("one")], on(avoid=["two", "one"])
+    )
+    assert (found.obstacle, found.example, found.mend) == ("avoided", "one", "'on.avoid=[two]'")
+
+
+def test_the_nodes_that_are_looked_at_could_take_the_pod_and_control_planes_come_last() -> None:
+    control = machine("control", "node-role.kubernetes.io/control-plane", cpu=64)
+    small = machine("small", "node.kubernetes.io/unschedulable", cpu=1)
+    assert obstacle(pod(), TAINT, [control, small, machine("one", "team")]).lacks == "team=x"
+    large = pod(asked={"cpu": "32"})
+    assert obstacle(large, TAINT, [control, machine("one")]).obstacle == "size"
+    closed = machine("closed", "node.kubernetes.io/unschedulable", cpu=64)
+    assert obstacle(large, SHORT, [machine("one"), closed]).example == "closed"
+    assert obstacle(large, SHORT, [machine("one"), machine("theirs", "team", cpu=64)]).obstacle == "size"
+
+
+def test_devices_that_only_tainted_nodes_have_are_to_be_reached_and_not_done_without() -> None:
+    plain, guarded = machine("plain"), machine("guarded", "nvidia.com/gpu", gpus=8)
+    found = obstacle(pod(asked={"nvidia.com/gpu": "8"}), TAINT, [plain, guarded])
+    assert (found.obstacle, found.example, found.mend) == ("taint", "guarded", "'on.tolerations=[nvidia.com/gpu]'")
+    assert obstacle(pod(asked={"nvidia.com/gpu": "16"}), TAINT, [plain, guarded]).obstacle == "size"
+    few = machine("few", gpus=4)
+    assert obstacle(pod(asked={"nvidia.com/gpu": "8"}), TAINT, [plain, few, guarded]).mend == "on.gpus=4"
+
+
+def test_no_toleration_is_to_help_against_a_node_that_is_not_well() -> None:
+    for key in ("memory-pressure", "disk-pressure", "pid-pressure", "network-unavailable", "unreachable"):
+        found = obstacle(pod(), TAINT, [machine("one", f"node.kubernetes.io/{key}")])
+        assert (found.obstacle, found.mend) == ("sick", "")
+    both = "1 had untolerated taint {node.kubernetes.io/disk-pressure: }, 1 had untolerated taint {team: other}."
+    assert obstacle(pod(), both, None).mend == "'on.tolerations=[team]'"
+
+
+def test_what_a_run_tolerates_already_it_keeps() -> None:
+    found = obstacle(pod(), TAINT, [machine("one", "team")], on(tolerations=["spot=yes:NoSchedule"]))
+    assert shlex.split(found.mend) == ['on.tolerations=["spot=yes:NoSchedule", "team"]']
+    assert obstacle(pod(), TAINT, None, on(tolerations=["a"])).mend == "'on.tolerations=[a, team]'"
+
+
+def test_a_taint_a_closed_node_and_a_sick_one_are_told_apart() -> None:
+    assert obstacle(pod(), TAINT, [machine("one", "team")]).lacks == "team=x"
+    assert obstacle(pod(), TAINT, [machine("one", "team")]).mend == "'on.tolerations=[team]'"
+    closed = obstacle(pod(), TAINT, [machine("one", "team"), machine("two", "node.kubernetes.io/unschedulable")])
+    assert (closed.obstacle, closed.example) == ("cordon", "two")
+    assert obstacle(pod(), TAINT, [machine("one", "node.kubernetes.io/not-ready")]).obstacle == "sick"
+
+
+def test_a_taint_that_is_tolerated_is_none() -> None:
+    welcome = pod(tolerations=[{"key": "team", "operator": "Exists"}])
+    assert obstacle(welcome, SHORT, [machine("one", "team")]).obstacle == "room"
+    assert obstacle(pod(tolerations=[{"operator": "Exists"}]), SHORT, [machine("one", "team")]).obstacle == "room"
+
+
+def test_without_a_look_at_the_nodes_the_schedulers_words_tell() -> None:
+    assert obstacle(pod(), SHORT, None).obstacle == "room"
+    assert obstacle(pod(), TAINT, None).lacks == "team"
+    assert obstacle(pod(nodeSelector={"a": "b"}), AFFINITY, None).lacks == "a=b"
+    assert obstacle(pod(), "0/1 nodes are available: 1 node(s) had something else.", None).obstacle == ""

@@ -1,0 +1,150 @@
+"""With `on.rendezvous: etcd` torch's own agents start the workers, and agree on their ranks through a real etcd."""
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from lab import golang
+from stoker.rundir import RunDir
+from stoker.spec.on import On
+from stoker.spec.run import ScriptSpec
+from stoker.supervise.agent import RankLogs
+from tests.waiting import until
+
+Make = Callable[..., Any]
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+rank, run = int(os.environ["RANK"]), Path(os.environ["STOKER_RUN_DIR"])
+"""
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a server of 3.5 listens."""
+    if not shutil.which("setpriv"):
+        pytest.skip("etcd is built by the lab, which needs Linux")
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    argv = [golang.etcd() / "etcd", "--enable-v2", "--data-dir", tmp_path_factory.mktemp("etcd"), "--log-level=error"]
+    argv += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
+    argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
+    with subprocess.Popen(argv) as server:
+        try:
+            until(lambda: listens(server, client), every_s=0.05)
+            yield client.removeprefix("http://")
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def tale(tmp_path: Path, etcd: str, nodes: Make) -> Make:
+    """tale(script): a run of two nodes with two workers each."""
+
+    def make(script: str, **on: Any) -> Any:
+        file = tmp_path / "train.py"
+        file.write_text(SCRIPT + dedent(script))
+        run = RunDir(tmp_path / "tale")
+        place = On(kind="kubernetes", nodes="2", rendezvous="etcd", etcd=etcd, **on)
+        run.create(ScriptSpec(name="tale", script=str(file), on=place), None)
+        return nodes(run, sys.executable, str(file))
+
+    return make
+
+
+def test_two_nodes_train_with_the_ranks_that_torch_agreed_on(tale: Make) -> None:
+    story = tale(
+        """
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        total = torch.tensor([float(rank)])
+        dist.all_reduce(total)
+        print("step 7 loss", total.item(), os.environ["TORCHELASTIC_RUN_ID"])
+        if rank != 0: print("worker", rank, "of", dist.get_world_size(), "by", os.getppid(), file=sys.stderr)
+        """
+    )
+    assert [one.wait(timeout=120) for one in (story.start(0), story.start(1))] == [0, 0], story.story()
+    run = story.run
+    assert run.exit().state == "done"
+    assert "step 7 loss 6.0 tale-1-" in run.log(0).read_text()
+    agents = {re.search(rf"worker {rank} of 4 by (\d+)", run.log(rank).read_text())[1] for rank in (1, 2, 3)}
+    assert len(agents) == 2
+    assert [(record["step"], record["loss"], record["world"]) for record in run.metrics()] == [(7, 6.0, 4)]
+    assert (run.logs / "agent-0.log").exists()
+
+
+def test_a_worker_that_fails_is_named_by_its_rank_and_all_are_started_again(tale: Make) -> None:
+    story = tale(
+        """
+        if rank == 2 and not (run / "once").exists():
+            (run / "once").touch()
+            print("the disk is on fire")
+            sys.exit(9)
+        """
+    )
+    assert [one.wait(timeout=180) for one in (story.start(0), story.start(1))] == [0, 0], story.story()
+    [failed] = story.events("failed")
+    assert (failed["rank"], failed["code"], failed["line"]) == (2, 9, "the disk is on fire")
+    assert [world["workers"] for world in story.events("world")] == [4, 4]
+
+
+def test_a_run_that_is_stopped_leaves_no_worker_behind(tale: Make) -> None:
+    story = tale(
+        """
+        signal.signal(signal.SIGTERM, lambda *_: (print("saved"), os._exit(0)))
+        (run / f"pid-{rank}").write_text(str(os.getpid()))
+        time.sleep(600)
+        """
+    )
+    both = [story.start(0), story.start(1)]
+    files = [story.run.path / f"pid-{rank}" for rank in range(4)]
+    wait_for(lambda: all(file.exists() and file.read_text() for file in files))
+    for one in both:
+        one.terminate()
+    assert [one.wait(timeout=120) for one in both] == [203, 203]
+    assert not any(Path("/proc", file.read_text()).exists() for file in files)
+    assert story.run.exit().state == "paused"
+
+
+def test_lines_without_a_rank_are_the_agents_own(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "tale")
+    run.create(ScriptSpec(name="tale", script="train.py"), None)
+    heard: list[bytes] = []
+    logs = RankLogs(run, node=1, note=print, hear=heard.append)
+    logs.write(b"W1115 of torch\n[0] [1] one\n[0] two\n[3] three\n")
+    logs.close()
+    said = {file.name: [line.split(" ", 1)[1] for line in file.read_text().splitlines()] for file in run.logs.iterdir()}
+    assert said == {"agent-1.log": ["W1115 of torch"], "rank-0.log": ["[1] one", "two"], "rank-3.log": ["three"]}
+    assert heard == [b"[1] one\ntwo\n"]
+
+
+def listens(server: "subprocess.Popen[bytes]", url: str) -> bool:
+    assert server.poll() is None, "etcd has ended"
+    with suppress(OSError):
+        urllib.request.urlopen(f"{url}/health", timeout=5).close()
+        return True
+    return False
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
