@@ -14,7 +14,7 @@ RUN_FILE = "name: tale\nscript: train.py\non: {workers: 2}\n"
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "net of what?"),
+        ([], "net needs a run"),
         (["--nodes", "0"], "--nodes is 0"),
         (["--nodes", "2"], "on.image is missing"),
         (["--nodes", "2", "on.imag=x"], "on.image"),

@@ -58,7 +58,9 @@ def net(args: argparse.Namespace) -> int:
 def _survey(args: argparse.Namespace) -> Any:
     module: Any = importlib.import_module("stoker.api.net")  # its HTTP client is heavy
     if not args.words and args.nodes is None:
-        raise UserError("net of what?", remedy="Write: stoker net RUN, or stoker net --nodes 2 on.image=…")
+        raise UserError(
+            "net needs a run, or a number of nodes", remedy="Write: stoker net RUN, or stoker net --nodes 2 on.image=…"
+        )
     first, words = file_and_words(args.words, verb="net") if args.words else (None, [])
     if first and not Path(first).is_file() and Path(first).suffix not in (".yaml", ".yml"):
         if words:
