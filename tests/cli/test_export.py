@@ -97,6 +97,7 @@ def test_a_run_is_exported_imported_and_exported_again(place: Path) -> None:
     assert json.loads(again.stdout)["name"] == "third"
 
 
+@pytest.mark.soak
 def test_a_checkpoint_in_bf16_and_shards(place: Path) -> None:
     checkpoint = "runs/tale/checkpoints/step-000000002"
     done = stoker(place, "export", checkpoint, "--dtype", "bf16", "--shard-size", "20kB")

@@ -84,6 +84,7 @@ def source():
 '''
 
 
+@pytest.mark.soak
 def test_the_example_says_what_it_does_and_its_model_writes_and_is_measured(stoker, place: Path) -> None:
     shown = stoker("train", *WORDS, "until.steps=4", "name=own").stdout
     assert "mine:build, your own" in shown

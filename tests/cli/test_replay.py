@@ -43,6 +43,7 @@ def losses(run) -> dict[int, float]:
     return {record["step"]: record["loss"] for record in run.metrics()}
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("place")
 def test_a_step_of_a_killed_run_has_the_loss_that_was_written_down(stoker, eventually, kill_tree, terminal) -> None:
     run = stoker.run("tale")
@@ -122,6 +123,7 @@ def test_a_loss_is_equal_or_has_nothing_to_compare_with_or_differs(stoker) -> No
     assert "no reason is known" in done.stdout
 
 
+@pytest.mark.soak
 def test_an_interrupt_leaves_no_process_and_no_folder(
     stoker, place: Path, tmp_path_factory, eventually: Callable[..., None]
 ) -> None:

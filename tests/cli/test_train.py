@@ -104,7 +104,10 @@ def test_a_dry_run_shows_the_plan_and_does_nothing(place: Path) -> None:
     assert not (place / "runs").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 75), pytest.param(signal.SIGHUP, 75, marks=pytest.mark.soak)],
+)
 def test_an_interrupted_run_is_saved_and_goes_on(
     place: Path, begin: Callable[..., "subprocess.Popen[str]"], number: signal.Signals, code: int
 ) -> None:

@@ -136,7 +136,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("signal_name", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.soak)])
 def test_a_prepare_stopped_at_any_moment_goes_on_and_ends_the_same(tmp_path: Path, signal_name: str) -> None:
     (tmp_path / "a.txt").write_bytes(prose(7_000_000).encode())
     whole = prepare(spec(tmp_path / "a.txt"), tmp_path / "whole", workers=2)

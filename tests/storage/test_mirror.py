@@ -255,6 +255,7 @@ def test_a_run_that_is_sent_back_gets_all_from_there_on(bucket: str, machine) ->
     assert [saved.manifest["state"]["resume"] for saved in run.saved()] == [2]
 
 
+@pytest.mark.parametrize("bucket", ["s3", pytest.param("gs", marks=pytest.mark.soak)], indirect=True)
 def test_a_store_that_fails_while_training_is_told_once_and_caught_up(bucket: str, wire, machine, eventually) -> None:
     machine("one")
 
@@ -274,6 +275,7 @@ def test_a_store_that_fails_while_training_is_told_once_and_caught_up(bucket: st
     assert [record["step"] for record in find("tale", place(bucket)).metrics()] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("bucket", ["s3", pytest.param("gs", marks=pytest.mark.soak)], indirect=True)
 def test_a_run_whose_end_did_not_go_up_is_paused_and_says_what_is_missing(bucket: str, wire, machine) -> None:
     machine("one")
     run = RunDir(place(bucket) / "tale")

@@ -53,7 +53,7 @@ def saved_in() -> Callable[[str, str], list[int]]:
     return lambda url, name: layout.look(open_store(url), name).whole
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("s3", 120), ("gs", 80)])
+@pytest.mark.parametrize(("kind", "steps"), [("s3", 120), pytest.param("gs", 80, marks=pytest.mark.soak)])
 def test_a_run_killed_with_all_that_was_here_goes_on_from_the_store_bit_for_bit(
     request, stoker, tokens: Path, eventually, kill_tree, saved_in, kind: str, steps: int
 ) -> None:
@@ -126,6 +126,7 @@ def test_an_export_and_an_import_are_kept_in_the_store(stoker, tokens: Path, s3:
     stoker("generate", "back", "the stoker", "--tokens", "4", "--runs", s3)
 
 
+@pytest.mark.parametrize("bucket", ["s3", pytest.param("gs", marks=pytest.mark.soak)], indirect=True)
 def test_python_keeps_runs_in_a_store_too(tokens: Path, bucket: str, machine, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     machine("one")
@@ -153,6 +154,7 @@ def test_a_script_keeps_its_own_files_in_the_store(stoker, bucket: str, machine)
     assert open_store(bucket).get("own/mine/state.txt") == b"begun again "
 
 
+@pytest.mark.soak
 def test_a_store_that_is_gone_at_the_end_gives_75_and_the_same_command_brings_the_rest(
     stoker, tokens: Path, s3: str, s3_wire, eventually, saved_in, machine
 ) -> None:

@@ -292,7 +292,7 @@ def test_a_full_disk_during_a_save_keeps_the_last_good_checkpoint_and_loses_noth
     stoker("audit", "run", "--runs", str(disk))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_disk_that_fills_up_under_a_run_ends_it_with_75_and_it_goes_on_when_there_is_room(
     stoker, tokens: Path, small_disk: Callable[[str], Path], eventually, workers: int
 ) -> None:

@@ -40,8 +40,8 @@ def assert_proven(stoker, name: str) -> None:
 @pytest.mark.parametrize(
     ("workers", "dropout", "seed"),
     [
-        (2, 0.0, None),
         (4, 0.1, None),
+        pytest.param(2, 0.0, None, marks=pytest.mark.soak),
         *(pytest.param(w, d, s, marks=pytest.mark.soak) for w in (2, 4) for d in (0.0, 0.1) for s in range(3)),
     ],
 )
@@ -74,6 +74,7 @@ def test_a_run_killed_at_any_step_gives_the_losses_of_an_undisturbed_one(
     assert_proven(stoker, "whole")
 
 
+@pytest.mark.soak
 def test_a_llama_that_dies_with_all_its_workers_goes_on_bit_for_bit(
     stoker, tokens: Path, eventually, kill_tree
 ) -> None:
@@ -97,6 +98,7 @@ def _kill_inside_a_save(
     assert not (half / "manifest.json").exists(), "the save was over before it could be cut off"
 
 
+@pytest.mark.soak
 def test_a_masked_model_killed_on_the_way_gives_the_losses_of_an_undisturbed_one(
     stoker, pairs: Path, eventually, workers_of
 ) -> None:

@@ -117,6 +117,7 @@ def test_in_fp16_the_learning_rate_counts_only_the_steps_that_were_applied(worke
     assert run.saved()[-1].manifest["state"]["progress"]["updates"] == 12 - len(skipped)
 
 
+@pytest.mark.soak
 def test_an_fp16_run_that_was_killed_goes_on_bit_for_bit(stoker, tokens, eventually, kill_tree) -> None:
     model = ["model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "batch.length=32"]
     words = [f"data={tokens}", *model, *FP16, "batch.sequences=4", "until.steps=30"]

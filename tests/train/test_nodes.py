@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stoker.api.opening import begin
 from stoker.observe.audit import audit
 from stoker.rundir import RunDir
@@ -127,6 +129,7 @@ def test_nodes_may_leave_and_come_while_the_batch_stays(
     assert len(lines) == STEPS, "a step was trained twice, though all that left had saved"
 
 
+@pytest.mark.soak
 def test_a_run_scaled_to_two_nodes_and_back_trains_as_one_that_is_left_alone(
     tmp_path: Path, tokens: Path, nodes: Callable[..., Any], worker: Any, mine: Any, eventually: Callable[..., None]
 ) -> None:

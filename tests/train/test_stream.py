@@ -145,6 +145,7 @@ def test_a_killed_worker_and_a_killed_feeder_change_no_bit(
     assert len(set(samples(run))) == len(samples(run)) == STEPS * 12
 
 
+@pytest.mark.soak
 def test_it_goes_on_at_another_number_of_workers_past_the_end_and_replays(stoker, worker, lines: Path) -> None:
     words = [*WORDS, f"data.path={lines}", "data.window=6k"]
     run = worker("name=run", *words, "until.steps=10")
