@@ -148,10 +148,17 @@ def test_waiting_for_data_and_having_become_slow_are_told_apart(held: RunDir) ->
 
 def test_a_run_that_has_become_slow_says_by_how_much(held: RunDir) -> None:
     backdated(held, 1000)
-    logged(held, 60, every=2.0, ago=30)
-    logged(held, 10, every=2.0, tokens_per_second=30.0)
+    logged(held, 60, every=2.0, ago=50)
+    logged(held, 20, every=2.0, tokens_per_second=30.0)
     assert told(held) == "slowed"
     assert "30 % of the speed" in cause(held)
+
+
+def test_a_run_that_was_slow_for_some_seconds_is_well(held: RunDir) -> None:
+    backdated(held, 1000)
+    logged(held, 100, every=0.5, ago=6)
+    logged(held, 10, every=0.5, tokens_per_second=30.0)
+    assert told(held) is None
 
 
 def test_data_that_is_still_being_made_is_waited_for(held: RunDir) -> None:

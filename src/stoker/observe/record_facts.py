@@ -18,7 +18,8 @@ from stoker.rundir import Record, RunDir
 from stoker.spec import contract
 
 FRESH = 200  # logged steps that are looked at
-LATELY = 10  # of them that are now
+LATELY = 10  # of them that are now, or more where they come quickly
+LASTING = 30.0  # seconds that a run has to be slow before it is said to be
 HINDMOST = 100  # lines of a log in which its error is looked for
 STEADY = 120.0  # seconds after which an attempt is taken to have got over what ended the one before
 SCARCE = 16 * 2**20  # bytes: with fewer nothing can be saved
@@ -141,8 +142,9 @@ def _speed(logged: list[Record], events: list[Record]) -> dict[str, Any]:
     found: dict[str, Any] = {"silent": silent, "usual": usual, "stall": silent / max(usual, 0.01)}
     if waits:
         found["data_wait"] = 100 * sum(waits) / len(waits)
-    if len(speeds) >= 4 * LATELY:
-        found["pace"] = 100 * median(speeds[:LATELY]) / median(speeds[LATELY:])
+    now = max(LATELY, sum(record["time"] > here[0]["time"] - LASTING for record in here))
+    if len(speeds) >= max(4 * LATELY, 2 * now):
+        found["pace"] = 100 * median(speeds[:now]) / median(speeds[now:])
     return found
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lab import host
 from lab.places import NODES, REGISTRY
 from stoker.launch.jobs import KINDS
@@ -14,14 +16,24 @@ from tests.lab.why.bed import wait
 
 TRAINING = [
     "model.layers=1", "model.heads=2", "model.width=32", "model.context=64", "data.tokenizer.train=300",
-    "batch.sequences=8", "batch.length=32", "until.steps=300", "checkpoint.every=150", "eval.every=0",
+    "batch.sequences=8", "batch.length=32", "until.steps=100", "checkpoint.every=50", "eval.every=0",
     "log.every=1", "log.tensorboard=false", "precision=fp32", "compile=false", "on.workers=1",
 ]  # fmt: skip
+STEADY = """
+import time
+
+def rest(record):
+    time.sleep(0.3)  # so that its pace is its own, whoever else computes
+"""
 
 
-def test_runs_of_every_kind_that_are_well_yield_none(lab, namespace, stoker, books: Path, tmp_path: Path) -> None:
+def test_runs_of_every_kind_that_are_well_yield_none(
+    lab, namespace, stoker, books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scripts that sleep, and a training, from its first steps to its end."""
     (tmp_path / "train.py").write_text("import time\nwhile True: time.sleep(1)\n")
+    (tmp_path / "steady.py").write_text(STEADY)
+    monkeypatch.syspath_prepend(str(tmp_path))
     where = ["on.kind=kubernetes", f"on.volume={namespace.volume}", f"on.namespace={namespace.name}", "on.grace=1s"]
     where += [f"on.image=http://{lab.base}", f"on.registry=http://{REGISTRY}/tests/runs"]
 
@@ -37,7 +49,7 @@ def test_runs_of_every_kind_that_are_well_yield_none(lab, namespace, stoker, boo
         assert (told["id"], told["others"]) == (None, []), told
 
     asleep = [launched(f"well-{job}", job, "script=train.py") for job in KINDS]
-    learner = launched("learner", "jobset", f"data.path={books}", *TRAINING)
+    learner = launched("learner", "jobset", f"data.path={books}", "callbacks=[steady:rest]", *TRAINING)
     assert wait(lambda: json.loads(stoker("status", learner, "--json"))["step"] > 0, learner)
     well(learner)
     for name in asleep:
