@@ -203,7 +203,7 @@ def _broken(survey: Survey) -> Iterator[Finding]:
             kind="link",
             problem=f"the way between {_some(map(_between, some))} breaks off while it is measured ({some[0].error})",
             remedy="Try again, and look at the network of their nodes when it stays so",
-            pods=tuple(sorted({pod for link in some for pod in (link.source, link.target)})),
+            pods=_ends(some),
         )
 
 
@@ -230,6 +230,10 @@ def _interfaces(survey: Survey) -> Iterator[Finding]:
         yield Finding(kind=kind, problem=f"{_pods(survey, pods)} {one.problem}", remedy=one.remedy, pods=tuple(pods))
 
 
+def _ends(links: Iterable[Link]) -> tuple[str, ...]:
+    return tuple(sorted({pod for link in links for pod in (link.source, link.target)}))
+
+
 def _large_packets(survey: Survey) -> Iterator[Finding]:
     small = [link for link in survey.links if link.fits]
     stuck = [link for link in survey.links if link.ms is not None and not link.fits and not rate(link)]
@@ -241,7 +245,7 @@ def _large_packets(survey: Survey) -> Iterator[Finding]:
             kind="mtu",
             problem=f"packets of {some[0].mtu} bytes do not arrive between {_some(map(_between, some))}{only}",
             remedy="Make the MTU of the pods' network smaller, or let ICMP through, which would tell them",
-            pods=tuple(sorted({pod for link in some for pod in (link.source, link.target)})),
+            pods=_ends(some),
         )
 
 
