@@ -17,14 +17,14 @@ WORDS = ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v", "on.n
 
 
 class Server(ThreadingHTTPServer):
-    """`hangs`: it does not even say no."""
+    """`hangs`: it does not even say no. `ends`: nobody finds a pod alive."""
 
     request_queue_size = 512
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.pods = 2
-        self.hangs = False
+        self.hangs = self.ends = False
         self.asked: list[str] = []
         """Containers, in the order of who came."""
         self.over = threading.Event()
@@ -39,6 +39,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.asked += parse_qs(url.query)["container"]
             if self.server.hangs:
                 self.server.over.wait()
+            if self.server.ends:
+                self.server.pods = 0
             self._answer({"message": "container is not valid for pod"}, code=400)
         elif url.path.endswith("/pods"):
             items = [pod(number) for number in range(self.server.pods)]

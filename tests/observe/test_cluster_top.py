@@ -1,4 +1,4 @@
-"""`stoker top` of more pods than a test cluster has, which all hang."""
+"""`stoker top` of more pods than a test cluster has, and of pods that do not answer."""
 
 import time
 from pathlib import Path
@@ -30,3 +30,14 @@ def test_very_many_pods_that_hang_are_asked_together_and_given_up_together(
     assert (seen.pods, seen.asked, len(seen.unread)) == (MOST + 44, MOST, MOST)
     assert set(seen.unread.values()) == {"no answer within 5 seconds"}
     assert (seen.state, seen.used) == ("running", [])
+
+
+def test_a_pod_that_has_ended_meanwhile_is_not_said_to_keep_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    run = launched(tmp_path, "job")
+    with serving(tmp_path / "kubeconfig") as server:
+        assert set(ClusterTop(run, run.place_ref()).look().unread) == {"demo-0", "demo-1"}
+        server.ends = True
+        assert ClusterTop(run, run.place_ref()).look().unread == {}

@@ -72,7 +72,7 @@ class ClusterTop:
             step=step,
             steps=steps,
             used=sorted(used, key=lambda use: use.rank),
-            unread={name: asked.wrong for name, asked in self._asked.items() if asked.wrong},
+            unread=self._unread(),
             pods=len(there),
             asked=len(pods),
         )
@@ -96,6 +96,12 @@ class ClusterTop:
             return now.state if now else "unknown", seen["view"]["step"] if seen else 0, None
         row = rows([self._run])[0]
         return row.state, row.step, row.steps
+
+    def _unread(self) -> dict[str, str]:
+        """A pod that has ended since it was chosen owes no answer."""
+        wrong = {name: asked.wrong for name, asked in self._asked.items() if asked.wrong}
+        there = {pod["metadata"]["name"] for pod in self._pods()} if wrong else set()
+        return {name: why for name, why in wrong.items() if name in there}
 
     def _pods(self) -> list[Object]:
         labels = {contract.LABEL_RUN: self._remote.ref.run}
