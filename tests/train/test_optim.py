@@ -1,6 +1,8 @@
-"""The learning rates that published runs logged, and AdamW's groups."""
+"""The learning rates that published runs logged, the decay groups, and the updates."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -62,6 +64,37 @@ def test_matrices_and_embeddings_decay_and_biases_and_norms_do_not() -> None:
     assert {names[id(p)] for p in decayed["params"]} == {name for name in names.values() if _is_matrix(name)}
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert all(isinstance(p, torch.nn.Parameter) for p in plain["params"])
+
+
+def test_adamw_is_torchs_own_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    ours, theirs = ([torch.nn.Parameter(p.clone()) for p in (torch.ones(5, 3), torch.ones(4))] for _ in range(2))
+    adamw = optimizer(zip(("matrix", "vector"), ours, strict=True), Optim(lr=0.01, betas=(0.9, 0.95), weight_decay=0.1))
+    groups = [{"params": [theirs[0]], "weight_decay": 0.1}, {"params": [theirs[1]], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=Optim().eps, fused=True)
+    for _ in range(20):
+        for mine, other in zip(ours, theirs, strict=True):
+            mine.grad = torch.randn_like(mine)
+            other.grad = mine.grad.clone()
+        adamw.step()
+        reference.step()
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.equal(mine, other)
+        assert all(torch.equal(mine_, reference.state[other][key]) for key, mine_ in adamw.state[mine].items())
+
+
+def test_a_step_does_not_load_the_compiler() -> None:
+    """It is a second of every start and every restart."""
+    words = (
+        "import sys, torch",
+        "from stoker.spec.run import Optim",
+        "from stoker.train.optim import optimizer",
+        "p = torch.nn.Parameter(torch.ones(2, 2))",
+        "p.grad = torch.ones(2, 2)",
+        "optimizer([('p', p)], Optim()).step()",
+        "sys.exit('torch._dynamo' in sys.modules)",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(words)], check=True)
 
 
 def test_lamb_is_the_published_update() -> None:
