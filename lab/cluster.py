@@ -80,7 +80,9 @@ def up(*, keep: bool, lend: Path | None = None) -> None:
             say("the lab that runs was made by `make lab` from other files: it is used as it is")
         lending.lend(lend)
         lending.tell()
-        READY.write_text(json.dumps(asdict(replace(now, keep=now.keep or keep))))
+        written = READY.with_suffix(".new")
+        written.write_text(json.dumps(asdict(replace(now, keep=now.keep or keep))))
+        written.replace(READY)  # others read it without the lock
 
 
 def down() -> None:

@@ -1,10 +1,13 @@
 """Fake nodes: kwok plays thousands of them, and the pods that the scheduler puts there."""
 
+import fcntl
 import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -31,23 +34,40 @@ def have(nodes: int, *, named: str = "fake") -> None:
     kubectl = cluster.kubectl()
     there = _there(kubectl, f"{MARK}={named}")
     wanted = [f"{named}-{number:05d}" for number in range(nodes)]
-    if nodes and not _processes():
-        _start(golang.kwok())
     if set(there) - set(wanted):
         kubectl("delete", "--raw", f"/api/v1/nodes?labelSelector={MARK}%3D{named}")  # kubectl itself takes one by one
         there = {}
     new = [name for name in wanted if name not in there]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for done in [pool.submit(_create, new[start::AT_ONCE], named) for start in range(AT_ONCE)]:
-            done.result()
+    with _one_at_a_time():
+        if nodes and not _processes():
+            _start(golang.kwok())
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for done in [pool.submit(_create, new[start::AT_ONCE], named) for start in range(AT_ONCE)]:
+                done.result()
     deadline = time.monotonic() + PATIENCE_S
     while sum(_there(kubectl, f"{MARK}={named}").values()) < nodes:
         if time.monotonic() > deadline:
             raise RuntimeError(f"the fake nodes do not get ready: see {LOGS}")
         time.sleep(max(0.5, nodes / 1000))
-    if not nodes and not _there(kubectl, MARK):
-        for pid in _processes():
+    with _one_at_a_time():
+        if not nodes and not _there(kubectl, MARK):
+            _stop()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Another test's last node may go while this one's first comes."""
+    with (STATE / "kwok.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def _stop() -> None:
+    for pid in _processes():
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
+    while _processes():
+        time.sleep(0.1)
 
 
 def _start(built: Path) -> None:
@@ -81,9 +101,10 @@ def _start(built: Path) -> None:
 def _processes() -> list[int]:
     found = []
     for pid in host.processes(host.alive()):
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if Path(words[0]).name == "kwok":
-            found.append(pid)
+        with suppress(OSError):  # it ended meanwhile
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if Path(words[0]).name == "kwok":
+                found.append(pid)
     return found
 
 

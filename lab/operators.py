@@ -15,7 +15,8 @@ from lab.places import IMAGES, REGISTRY
 Object = dict[str, Any]
 FIRST = ("Namespace", "CustomResourceDefinition")
 HOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-QUICK = {"initialDelaySeconds": 1, "periodSeconds": 1}
+QUICK = {"initialDelaySeconds": 1, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 10}
+SHARE = {"requests": {"cpu": "50m"}}  # without any, runs that train leave an operator next to nothing of a processor
 PATIENCE_S = 300
 
 
@@ -70,14 +71,14 @@ def _objects(kubectl: Kubectl, name: str) -> list[Object]:
 
 
 def _lean(deployment: Object) -> None:
-    """Ready as soon as it is, and no room kept for it that tests need."""
+    """Ready as soon as it is, and hardly any room kept for it: tests need it."""
     deployment["spec"]["replicas"] = 1
     pod = deployment["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = 1
     for container in pod["containers"]:
         name = PROGRAMS.get((deployment["metadata"]["name"], container["name"]), container["name"])
         container |= {"image": image(name), "imagePullPolicy": "IfNotPresent"}
-        container.pop("resources", None)
+        container["resources"] = SHARE
         if "readinessProbe" in container:
             container["readinessProbe"] |= QUICK
 

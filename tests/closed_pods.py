@@ -17,14 +17,14 @@ WORDS = ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v", "on.n
 
 
 class Server(ThreadingHTTPServer):
-    """`hangs`: it does not even say no. `ends`: nobody finds a pod alive."""
+    """`hangs`: it does not even say no. `ends`: nobody finds a pod alive. `done`: the job says that it is."""
 
     request_queue_size = 512
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.pods = 2
-        self.hangs = self.ends = False
+        self.hangs = self.ends = self.done = False
         self.asked: list[str] = []
         """Containers, in the order of who came."""
         self.over = threading.Event()
@@ -46,7 +46,8 @@ class Handler(BaseHTTPRequestHandler):
             items = [pod(number) for number in range(self.server.pods)]
             self._answer({"metadata": {"resourceVersion": "1"}, "items": items})
         elif url.path.endswith("/demo"):
-            self._answer({"metadata": {"name": "demo"}, "spec": {}, "status": {"active": self.server.pods}})
+            done = {"conditions": [{"type": "Complete", "status": "True"}]} if self.server.done else {}
+            self._answer({"metadata": {"name": "demo"}, "spec": {}, "status": {"active": self.server.pods, **done}})
         else:
             self._answer({"metadata": {"resourceVersion": "1"}, "items": [], "gitVersion": "v1.34.4"})
 

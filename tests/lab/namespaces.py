@@ -23,6 +23,5 @@ def fresh(kubectl: Kubectl) -> Iterator[Kubectl]:
         yield found
     finally:
         # A pod of a Job is held until the Job's controller has counted it, which it does not in a namespace that ends.
-        found("delete", KINDS, "--all", "--wait=false")
-        found("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+        found("delete", f"{KINDS},pods", "--all", "--grace-period=0", "--force", "--wait=false")
         found("delete", "namespace", name, "--wait=false")

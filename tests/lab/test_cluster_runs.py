@@ -9,6 +9,7 @@ import pytest
 
 from stoker.cli.main import main
 from stoker.rundir import RunDir
+from tests.waiting import until
 
 OTHERS = [pytest.param(name, marks=pytest.mark.soak) for name in ("jobset", "trainjob", "vcjob")]
 KINDS = ["job", "pytorchjob", *OTHERS]  # in test_training.py and test_scale.py all of them are launched and stopped
@@ -103,8 +104,9 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     assert owned["metadata"]["ownerReferences"][0]["name"] == run.name
     assert "hunter2" not in shown + (run.path / "place.json").read_text() + (run.path / "spec.yaml").read_text()
     assert "has ended" in stoker("stop", run.name)
-    assert namespace.kubectl("get", "pods,jobs.batch", "-l", f"stoker.dev/run={run.name}", "--output=name") == ""
-    gone(namespace, run, KIND_WORDS)
+    running = ["--field-selector=status.phase=Running", "-l", f"stoker.dev/run={run.name}", "--output=name"]
+    assert namespace.kubectl("get", "pods", *running) == ""
+    gone(namespace, run, f"pods,jobs.batch,service,secret,{KIND_WORDS}")
     assert "is not running" in stoker("stop", run.name)
     assert json.loads(stoker("ps", "--json"))[0]["state"] == "interrupted"
     if job in ("jobset", "trainjob"):  # whose Job is told to go a moment after the pods
@@ -119,15 +121,8 @@ def test_a_master_and_its_workers_are_nodes_in_order(stoker: Stoker, namespace) 
     names = [f"{run.name}-{name}" for name in ("master-0", "worker-0", "worker-1")]
     assert [(pod["node"], pod["pod"]) for pod in pods] == list(enumerate(names))
     for node, name in enumerate(names):
-        assert namespace.kubectl("logs", name, "--container=pytorch").strip() == f"node {node}"
-
-
-def test_what_a_job_owned_goes_with_it(stoker: Stoker, namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKEN", "hunter2")
-    run = launched(stoker, "secrets=[TOKEN]", playing(LEAVES))
-    awaited(stoker, run, up)
-    stoker("stop", run.name)
-    gone(namespace, run, "service,secret,pod,job")
+        said = ["logs", name, "--container=pytorch"]
+        until(lambda said=said, node=node: namespace.kubectl(*said).strip() == f"node {node}", every_s=0.5)
 
 
 @pytest.mark.parametrize("job", KINDS)
@@ -194,6 +189,7 @@ def test_a_run_that_runs_is_not_launched_again(stoker: Stoker) -> None:
     assert "runs already in namespace" in stoker("launch", run.name, "on.job=pytorchjob", code=2)
 
 
+@pytest.mark.soak
 def test_why_it_waits_is_told(stoker: Stoker) -> None:
     run = launched(stoker, "on.nodes=3", "on.cpu=1.2", "on.grace=1s", playing(LEAVES))  # two nodes of two cores each
     now = awaited(stoker, run, lambda now: sum(pod["state"] == "Running" for pod in now["pods"]) == 2)

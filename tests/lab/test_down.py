@@ -109,7 +109,8 @@ def traces() -> list[str]:
     asked += [["iptables-save"], ["ip", "rule"]]
     found = [line for argv in asked for line in subprocess.check_output(argv, text=True).splitlines()]
     found += Path("/proc/self/mountinfo").read_text().splitlines()
-    found += [str(path) for path in Path("/sys/fs/cgroup").glob("**/stoker-lab*")]
+    groups = [Path(folder, name) for folder, names, _ in os.walk("/sys/fs/cgroup") for name in names]
+    found += [str(path) for path in groups if path.name.startswith("stoker-lab")]
     found += [str(path) for path in Path("/var/tmp").iterdir() if path.is_dir()]
     found += [f"{name} = {Path('/proc/sys', name).read_text().strip()}" for name in KNOBS]
     return found + [line for line in processes().values() if "pytest" not in line]

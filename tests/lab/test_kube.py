@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from stoker.launch.jobs import job_kind, kind_name
 from stoker.launch.reader import READER, reader_pod
 from stoker.rundir import PlaceRef
 from stoker.spec.run import ScriptSpec
+from tests.waiting import until
 
 PATIENCE = 30.0
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.yaml"))
@@ -91,20 +91,14 @@ def test_objects_are_made_changed_listed_and_deleted(cluster: Cluster) -> None:
 
 def test_a_watch_tells_what_is_there_and_what_happens(cluster: Cluster) -> None:
     cluster.apply(config_map("first"))
-
-    def later() -> None:
-        time.sleep(0.5)
-        cluster.apply(config_map("second"))
-        cluster.delete("ConfigMap", "first")
-
-    thread = threading.Thread(target=later)
-    thread.start()
     seen = []
     for kind, one in cluster.watch("ConfigMap", labels={"test": "yes"}, seconds=30):
         seen.append((kind, one["metadata"]["name"]))
+        if len(seen) == 1:
+            cluster.apply(config_map("second"))
+            cluster.delete("ConfigMap", "first")
         if len(seen) == 3:
             break
-    thread.join()
     assert seen == [("ADDED", "first"), ("ADDED", "second"), ("DELETED", "first")]
 
 
@@ -145,7 +139,7 @@ def test_a_missing_right_is_named_with_the_role_that_gives_it(
     role = refused.value.remedy.partition("\n")[2]
     namespace.kubectl("apply", "--filename=-", input=role)
     namespace.kubectl("create", "rolebinding", "x", "--role=stoker", f"--serviceaccount={namespace.name}:nobody")
-    assert nobody.allowed("list", "Pod")
+    until(lambda: nobody.allowed("list", "Pod"), every_s=0.2)
     assert list(nobody.list("Pod")) == []
 
 
@@ -206,6 +200,7 @@ def test_check_kube_prints_the_role_that_would_do(lab, namespace, tmp_path: Path
     namespace.kubectl("create", "rolebinding", "x", "--role=stoker", f"--serviceaccount={namespace.name}:nobody")
     assert "portforward" not in role
     assert "pytorchjobs" not in role
+    until(lambda: connect(namespace=namespace.name).allowed("list", "Pod"), every_s=0.2)
     assert main(["check", "kube", "--namespace", namespace.name]) == 0
     out = capsys.readouterr().out
     assert "you may not see them" in out

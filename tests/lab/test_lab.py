@@ -93,9 +93,10 @@ def test_logs_exec_and_port_forward_reach_a_node(
     with forwarded(namespace.kubectl, "serves", 8000) as port:
         url = f"http://127.0.0.1:{port}/etc/debian_version"
         assert urllib.request.urlopen(url, timeout=30).read().startswith(b"12")
-    assert "GET /etc/debian_version" in namespace.kubectl("logs", "serves")
+    eventually(lambda: "GET /etc/debian_version" in namespace.kubectl("logs", "serves"), every_s=0.2)
 
 
+@pytest.mark.soak
 def test_an_elastic_pytorchjob_trains_over_both_nodes(lab: Any, namespace: Any) -> None:
     namespace.kubectl("create", "configmap", "scripts", f"--from-file={HERE / 'allreduce.py'}")
     namespace.kubectl.apply(elastic_job("tiny", lab.base, "scripts"))

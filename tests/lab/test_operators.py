@@ -10,6 +10,7 @@ import pytest
 
 from stoker.cli.main import main
 from stoker.rundir import RunDir
+from tests.waiting import until
 
 PATIENCE = 120.0
 ENDS = {"spec": {"containers": [{"name": "pytorch", "command": ["python3", "-c", "print('it ran')"]}]}}
@@ -116,8 +117,8 @@ def test_what_the_cluster_has_is_taken_and_why_is_told(stoker: Stoker) -> None:
 
 
 def test_a_webhook_that_is_coming_up_is_waited_for(stoker: Stoker, late: str, lab) -> None:
-    refused = lab.kubectl("create", "job", "x", "--image=x", f"--namespace={late}", check=False)
-    assert refused == ""
+    tried = ["create", "job", "x", "--image=x", "--dry-run=server", f"--namespace={late}"]
+    until(lambda: lab.kubectl(*tried, check=False) == "", every_s=0.2)
     coming = threading.Timer(3, lambda: lab.kubectl("delete", "validatingwebhookconfiguration", late))
     coming.start()
     try:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.places import VOLUMES
 from stoker.api.run import open_run
 from stoker.cli.main import main
 from stoker.launch.kubernetes import reach
@@ -19,8 +17,8 @@ from stoker.observe.audit import audit
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.on import Nodes
+from tests.lab.holding import WORD, last_step, let_go, losses, on_the_volume, until, write_hold
 
-PATIENCE = 300.0
 STEPS = 60
 HOLDS = (10, 20, 30)
 TRAINING = [
@@ -29,16 +27,6 @@ TRAINING = [
     "log.every=1", "log.tensorboard=false", "precision=fp32", "compile=false", "on.workers=1",
     "env={OMP_NUM_THREADS: '1'}",
 ]  # fmt: skip
-HOLD = f"""
-import os
-import time
-from pathlib import Path
-
-def hold(record):
-    go = Path(os.environ["STOKER_RUN_DIR"], f"go-{{record['step']}}")
-    while record["step"] in {HOLDS} and not go.exists():
-        time.sleep(0.05)
-"""
 KINDS = [
     pytest.param("job", "1", ["2", "1"], "live", id="job"),
     pytest.param("job", "1..2", ["1..3", "1..2"], "live", id="ranges", marks=pytest.mark.soak),
@@ -56,7 +44,7 @@ def stoker(lab, namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     """The command, its output; `launch` is given the cluster's places."""
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "holding.py").write_text(HOLD)
+    write_hold(tmp_path, HOLDS)
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def call(*words: str, code: int = 0) -> str:
@@ -82,11 +70,11 @@ def losses_here(books: Path, tmp_path_factory: pytest.TempPathFactory) -> list[f
 def test_a_run_that_is_scaled_trains_as_one_that_is_left_alone(
     job: str, nodes: str, sizes: list[str], how: str, books: Path, losses_here: list[float], stoker, tmp_path: Path
 ) -> None:
-    words = [f"data.path={books}", *TRAINING, "callbacks=[holding:hold]", f"on.job={job}", f"on.nodes={nodes}"]
+    words = [f"data.path={books}", *TRAINING, WORD, f"on.job={job}", f"on.nodes={nodes}"]
     run = RunDir(Path(json.loads(stoker("launch", *words, "--json"))["folder"]))
     there = on_the_volume(run)
     for unused in HOLDS[len(sizes) :]:
-        (there.path / f"go-{unused}").touch()
+        let_go(there, unused)
 
     for step, size in zip(HOLDS, sizes, strict=False):
         until(lambda step=step: last_step(there) >= step, there)
@@ -94,7 +82,7 @@ def test_a_run_that_is_scaled_trains_as_one_that_is_left_alone(
         with ThreadPoolExecutor(1) as pool:
             scaling = pool.submit(open_run(run.path).scale, size)
             until(lambda asked=asked, scaling=scaling: len(asks(there)) > asked or failure(scaling), there)
-            (there.path / f"go-{step}").touch()
+            let_go(there, step)
             assert scaling.result().how == how
         now = json.loads(stoker("status", run.name, "--json"))
         assert now["wanted"] == run.any_spec().on.nodes == there.any_spec().on.nodes == size
@@ -115,7 +103,7 @@ def test_a_run_that_is_scaled_trains_as_one_that_is_left_alone(
 
 
 def test_a_run_has_as_many_nodes_as_it_is_told(stoker, books: Path) -> None:
-    words = [f"data.path={books}", *TRAINING, "callbacks=[holding:hold]", "on.cpu=1.2", "on.grace=1s"]
+    words = [f"data.path={books}", *TRAINING, WORD, "on.cpu=1.2", "on.grace=1s"]
     run = RunDir(Path(json.loads(stoker("launch", *words, "--json"))["folder"]))
     there = on_the_volume(run)
     until(lambda: last_step(there) >= HOLDS[0], there)
@@ -133,7 +121,7 @@ def test_a_run_has_as_many_nodes_as_it_is_told(stoker, books: Path) -> None:
 
 @pytest.mark.soak
 def test_a_change_that_was_cut_off_is_done_when_it_is_typed_again(stoker, books: Path) -> None:
-    words = [f"data.path={books}", *TRAINING, "callbacks=[holding:hold]"]
+    words = [f"data.path={books}", *TRAINING, WORD]
     run = RunDir(Path(json.loads(stoker("launch", *words, "--json"))["folder"]))
     there = on_the_volume(run)
     until(lambda: last_step(there) >= HOLDS[0], there)
@@ -143,14 +131,14 @@ def test_a_change_that_was_cut_off_is_done_when_it_is_typed_again(stoker, books:
     backend.cluster.patch("Job", place.run, patched(place, job, run.any_spec(), Nodes("2")))  # and no more
     ours, up = {contract.LABEL_RUN: place.run}, {"status.phase": "Running"}
     until(lambda: len(list(backend.cluster.list("Pod", labels=ours, fields=up))) == 2, there)
-    (there.path / f"go-{HOLDS[0]}").touch()
+    let_go(there, HOLDS[0])
     until(lambda: last_step(there) >= HOLDS[1], there)
     assert asks(there) == [], "a pod that nobody has told of disturbed the run"
 
     done = json.loads(stoker("scale", run.name, "2", "--json"))
     assert (done["how"], done["was"], run.any_spec().on.nodes) == ("live", "1", "2")
     until(lambda: asks(there), there)
-    (there.path / f"go-{HOLDS[1]}").touch()
+    let_go(there, HOLDS[1])
     until(lambda: last_step(there) >= HOLDS[2], there)
     assert [len(event["nodes"]) for event in there.events() if event["kind"] == "world"] == [1, 2]
     stoker("stop", run.name)
@@ -160,17 +148,6 @@ def test_the_cluster_takes_an_autoscaled_pytorchjob(stoker) -> None:
     words = ["script=train.py", "on.job=pytorchjob", "on.nodes=1..4", "on.autoscale={cpu: 80}"]
     [job] = json.loads(stoker("launch", *words, "--dry-run", "--json"))["objects"]
     assert job["spec"]["elasticPolicy"]["metrics"][0]["resource"]["name"] == "cpu"
-
-
-def on_the_volume(run: RunDir) -> RunDir:
-    """The volume is a folder of this machine."""
-    found: list[Path] = []
-    end = time.monotonic() + PATIENCE
-    while not found:
-        assert time.monotonic() < end
-        found = list(VOLUMES.glob(f"*/runs/{run.name}"))
-        time.sleep(0.1)
-    return RunDir(found[0])
 
 
 def asks(run: RunDir) -> list[dict]:
@@ -194,21 +171,6 @@ def failure(scaling) -> bool:
     return scaling.done() and scaling.exception() is not None
 
 
-def last_step(run: RunDir) -> int:
-    return max((record["step"] for record in run.metrics()), default=0)
-
-
-def losses(run: RunDir) -> list[float]:
-    return [record["loss"] for record in run.metrics()]
-
-
-def until(condition: Callable[[], object], run: RunDir) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, run.events()
-        time.sleep(0.2)
-
-
 def scale_refused(stoker, run: RunDir) -> str:
     """Its job is not done at once when the run is."""
     try:
@@ -220,7 +182,7 @@ def scale_refused(stoker, run: RunDir) -> str:
 def assert_proven(run: RunDir, folder: Path) -> None:
     """Its tokens have another name in a pod."""
     copy = RunDir(folder / "copy" / run.name)
-    shutil.copytree(run.path, copy.path)
+    shutil.copytree(run.path, copy.path, ignore=shutil.ignore_patterns(".members"))  # its leader is about to go
     data = run.data()
     copy.write_data(replace(data, shards=str(run.path.parents[1] / Path(data.shards).relative_to("/stoker"))))
     found = audit(copy)

@@ -13,14 +13,14 @@ import pytest
 from stoker.cli.main import main
 from stoker.rundir import RunDir
 
-STEPS = 30
+STEPS = 12
 PATIENCE = 300.0
 RUN = f"""
 name: tale
 model: {{layers: 1, heads: 2, width: 32, context: 64}}
 batch: {{sequences: 8, length: 32}}
 until: {{steps: {STEPS}}}
-checkpoint: {{every: 20}}
+checkpoint: {{every: 6}}
 eval: {{every: 0}}
 log: {{every: 1, tensorboard: false}}
 precision: fp32
@@ -67,6 +67,7 @@ def test_a_run_of_two_nodes_with_two_workers_succeeds_with_the_losses_that_it_ha
     assert [one["loss"] for one in there] == pytest.approx([one["loss"] for one in here], abs=1e-5)
 
 
+@pytest.mark.soak
 def test_a_run_in_a_queue_that_is_full_is_told_why_it_waits(
     lab, namespace, books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,10 +13,11 @@ import pytest
 from stoker.cli.main import main
 from stoker.launch.jobs import job_kind
 from stoker.rundir import RunDir
+from tests.lab.holding import PATIENCE, WORD, last_step, let_go, losses, on_the_volume, until, write_hold
 
 KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
-PATIENCE = 300.0
-STEPS = 300
+STEPS = 100
+HOLDS = (30, 70)
 FEW = 30  # where nothing happens to the run
 TRAINING = [
     "model.layers=1", "model.heads=2", "model.width=32", "model.context=64", "data.tokenizer.train=300",
@@ -32,6 +33,8 @@ def stoker(lab, namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     """The command, its output; `launch` is given the cluster's places."""
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
     monkeypatch.chdir(tmp_path)
+    write_hold(tmp_path, HOLDS)
+    monkeypatch.syspath_prepend(str(tmp_path))
 
     def call(*words: str) -> str:
         given = list(words)
@@ -72,11 +75,16 @@ def test_two_nodes_of_two_workers_train_as_one_machine_does(
 def test_a_pod_that_is_deleted_or_killed_is_replaced_and_nothing_is_lost(
     job: str, books: Path, losses_here: list[float], stoker: Stoker, namespace, tmp_path: Path
 ) -> None:
-    run = launched(stoker, f"data.path={books}", *TRAINING, "on.nodes=2", "on.workers=2", f"on.job={job}")
-    now = awaited(stoker, run, "running", step=30)
+    run = launched(stoker, f"data.path={books}", *TRAINING, WORD, "on.nodes=2", "on.workers=2", f"on.job={job}")
+    there = on_the_volume(run)
+    until(lambda: last_step(there) == HOLDS[0], there)
+    now = awaited(stoker, run, "running")
     namespace.kubectl("delete", "pod", now["pods"][1]["pod"], "--grace-period=0", "--force")
-    now = awaited(stoker, run, "running", step=now["step"] + 60)  # it has saved before it went, and goes on
+    let_go(there, HOLDS[0])
+    until(lambda: last_step(there) == HOLDS[1], there)  # it has saved before it went, and goes on
+    now = awaited(stoker, run, "running")
     kill(namespace.kubectl.json("get", "pod", now["pods"][0]["pod"]))
+    let_go(there, HOLDS[1])
     awaited(stoker, run, "done")
     assert metrics(stoker, run, tmp_path) == losses_here  # bit for bit
     told = stoker("events", run.name)
@@ -98,7 +106,7 @@ def test_a_script_of_ones_own_runs_on_two_nodes(stoker: Stoker) -> None:
 def trained_here(books: Path, runs: Path, *words: str) -> list[float]:
     given = [f"data.path={books}", *TRAINING, *words, "name=here", "on.workers=4", "--runs", str(runs)]
     assert main(["train", *given]) == 0
-    return losses(RunDir(runs / "here").metrics())
+    return losses(RunDir(runs / "here"))
 
 
 def kill(pod: dict) -> None:
@@ -114,11 +122,11 @@ def launched(stoker: Stoker, *words: str) -> RunDir:
     return RunDir(Path(json.loads(stoker("launch", *words, "--json"))["folder"]))
 
 
-def awaited(stoker: Stoker, run: RunDir, state: str, *, step: int = 0) -> dict:
+def awaited(stoker: Stoker, run: RunDir, state: str) -> dict:
     end = time.monotonic() + PATIENCE
     while True:
         now = json.loads(stoker("status", run.name, "--json"))
-        if now["state"] == state and now["step"] >= step:
+        if now["state"] == state:
             return now
         assert time.monotonic() < end, now
         assert now["state"] in ("waiting", "running", "restarting"), now
@@ -129,8 +137,4 @@ def metrics(stoker: Stoker, run: RunDir, folder: Path) -> list[float]:
     """The losses of its steps, from the volume."""
     (folder / "copy").mkdir(exist_ok=True)
     stoker("cp", f"{run.name}:metrics.jsonl", str(folder / "copy"))
-    return losses(RunDir(folder / "copy").metrics())
-
-
-def losses(records: list[dict]) -> list[float]:
-    return [record["loss"] for record in records]
+    return losses(RunDir(folder / "copy"))

@@ -1,6 +1,9 @@
 """The pod that reads a run's volume, as it is asked for."""
 
-from stoker.launch.reader import MOVER, READER, reader_pod
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from stoker.launch.reader import BINDING, MOVER, READER, reader_pod, trouble
 from stoker.rundir import PlaceRef
 from stoker.spec.run import ScriptSpec
 
@@ -62,3 +65,19 @@ def test_it_keeps_to_the_rules_that_the_training_pods_keep_to() -> None:
     on = spec(pod={"spec": {"containers": [{"name": "side"}, {"name": "pytorch", "securityContext": strict}]}})
     container = reader_pod(REF, on, name="m", kind=MOVER)["spec"]["containers"][0]
     assert container["securityContext"] == {"allowPrivilegeEscalation": False} | strict
+
+
+def test_a_claim_that_was_just_made_is_given_time_to_be_bound() -> None:
+    unbound = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    young, old = waiting(unbound, seconds=5), waiting(unbound, seconds=BINDING + 5)
+    assert trouble(young, "kubectl") is None
+    assert "the volume claim 'shared' is not bound" in str(trouble(old, "kubectl"))
+    absent = waiting('0/3 nodes are available: persistentvolumeclaim "shared" not found.', seconds=0)
+    assert "the volume claim 'shared' is not bound" in str(trouble(absent, "kubectl"))
+
+
+def waiting(why: str, *, seconds: float) -> dict[str, Any]:
+    made = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+    pod = reader_pod(REF, spec(), name="r", kind=READER)
+    status = {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable", "message": why}]}
+    return pod | {"metadata": pod["metadata"] | {"creationTimestamp": made}, "status": status}

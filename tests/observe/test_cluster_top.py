@@ -41,3 +41,13 @@ def test_a_pod_that_has_ended_meanwhile_is_not_said_to_keep_silent(
         assert set(ClusterTop(run, run.place_ref()).look().unread) == {"demo-0", "demo-1"}
         server.ends = True
         assert ClusterTop(run, run.place_ref()).look().unread == {}
+
+
+def test_of_a_run_that_is_over_no_pod_owes_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node may tell later that its container has ended."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    run = launched(tmp_path, "job")
+    with serving(tmp_path / "kubeconfig") as server:
+        server.done = True
+        seen = ClusterTop(run, run.place_ref()).look()
+    assert (seen.state, seen.pods, seen.unread) == ("done", 2, {})

@@ -13,11 +13,10 @@ from stoker.cli.places import runs_argument
 from stoker.cli.watch import interval, watch_argument
 from stoker.observe.chips import Gpu
 from stoker.observe.runs import RunRow, find, row
-from stoker.observe.top import Top, Use
+from stoker.observe.top import GOES_ON, Top, Use
 from stoker.rundir import RunDir
 from stoker.spec import contract
 
-GOES_ON = ("running", "waiting", "restarting")
 SPAN = 0.5  # seconds that the CPU use of the first look is measured over
 
 

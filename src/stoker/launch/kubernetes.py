@@ -38,7 +38,7 @@ LATE = (  # said of what was made a moment ago
     "unable to find job queue",
     "queue with state `Open`",
 )
-LATE_PATIENCE = 10.0
+LATE_PATIENCE = 20.0
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes
 
 
@@ -248,7 +248,7 @@ class Kubernetes:
             try:
                 return self.cluster.apply(one, dry_run=dry_run)
             except Refused as e:
-                late = not dry_run and any(words in e.problem for words in LATE)
+                late = any(words in e.problem for words in LATE)
                 patience = HOOK_PATIENCE if isinstance(e, HookSilent) else LATE_PATIENCE if late else 0.0
                 if time.monotonic() - began >= patience:
                     raise

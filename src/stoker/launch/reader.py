@@ -19,6 +19,7 @@ READER, MOVER, SHELL = "reader", "mover", "shell"
 DEADLINES = {READER: 600, MOVER: 86_400, SHELL: 86_400}  # seconds; one that nobody needs ends ten minutes after its use
 LEAST_LEFT = 60.0  # seconds that a reader must have left to be used again
 PATIENCE = 300.0  # seconds for a node to be found, and the image to be pulled
+BINDING = 60.0  # seconds that a claim may take to be bound to a volume
 WAIT = ("python3", "-P", "-m", "stoker.launch.transfer", "wait")
 IMAGE_PROBLEMS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 START_PROBLEMS = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -127,15 +128,16 @@ def _is_good(pod: Object) -> bool:
 
 def _wait(cluster: Cluster, name: str, end: float) -> str:
     seen: Object = {}
-    for kind, pod in cluster.watch("Pod", fields={"metadata.name": name}, seconds=end - time.monotonic()):
-        if kind == "DELETED":
-            raise Cut(f"pod {name} was deleted before it ran")
-        seen = pod
-        if runs(pod):
-            return name
-        if problem := trouble(pod, cluster.kubectl):
-            cluster.delete("Pod", name, grace=0)
-            raise problem
+    while (left := end - time.monotonic()) > 0:
+        for kind, pod in cluster.watch("Pod", fields={"metadata.name": name}, seconds=min(left, BINDING)):
+            if kind == "DELETED":
+                raise Cut(f"pod {name} was deleted before it ran")
+            seen = pod
+            if runs(pod):
+                return name
+            if problem := trouble(pod, cluster.kubectl):
+                cluster.delete("Pod", name, grace=0)
+                raise problem
     cluster.delete("Pod", name, grace=0)
     why = unscheduled(seen) or "it does not say why"
     raise UserError(
@@ -167,7 +169,8 @@ def trouble(pod: Object, kubectl: str) -> UserError | None:
                 remedy="Use an image that has it: stoker image build makes one",
             )
     why = unscheduled(pod)
-    if "unbound immediate PersistentVolumeClaims" in why or ("persistentvolumeclaim" in why and "not found" in why):
+    unbound = "unbound immediate PersistentVolumeClaims" in why and _age(pod) > BINDING
+    if unbound or ("persistentvolumeclaim" in why and "not found" in why):
         volumes = [one.get("persistentVolumeClaim") or {} for one in pod["spec"].get("volumes", [])]
         claim = next((one["claimName"] for one in volumes if one), "")
         return UserError(
@@ -185,6 +188,10 @@ def unscheduled(pod: Object) -> str:
 def short(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= 200 else words[:199] + "…"
+
+
+def _age(pod: Object) -> float:
+    return time.time() - _seconds(pod["metadata"]["creationTimestamp"])
 
 
 def _seconds(stamp: str) -> float:

@@ -15,7 +15,7 @@ from stoker.launch.standing import standing
 from stoker.launch.transfer.frames import Cut
 from stoker.observe.chips import Gpu
 from stoker.observe.cluster import rows
-from stoker.observe.top import Use
+from stoker.observe.top import GOES_ON, Use
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import StokerError
@@ -72,7 +72,7 @@ class ClusterTop:
             step=step,
             steps=steps,
             used=sorted(used, key=lambda use: use.rank),
-            unread=self._unread(),
+            unread=self._unread() if state in GOES_ON else {},
             pods=len(there),
             asked=len(pods),
         )
@@ -98,7 +98,7 @@ class ClusterTop:
         return row.state, row.step, row.steps
 
     def _unread(self) -> dict[str, str]:
-        """A pod that has ended since it was chosen owes no answer."""
+        """While the run goes on; and a pod that has ended since it was chosen owes no answer."""
         wrong = {name: asked.wrong for name, asked in self._asked.items() if asked.wrong}
         there = {pod["metadata"]["name"] for pod in self._pods()} if wrong else set()
         return {name: why for name, why in wrong.items() if name in there}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from stoker.launch.probe.survey import Link, Name, Port, Survey
+from stoker.launch.probe.survey import LEAST_GBITS, MOST_MS, Link, Name, Port, Survey
 from stoker.observe.fabric import Wrong, fallback, wrong_interfaces
 from stoker.observe.preflight import Bad, bad_gpus
 
@@ -14,7 +14,6 @@ LATE = 10.0  # times the median latency of the other links
 LATE_MS = 2.0  # and no less: in a quiet network a tenth of it is noise
 BUSY = 0.2  # of the time; an end that waits so long for a processor is not compared with others
 FEWEST = 2  # others, or there is nothing to compare a link with
-LEAST_GBITS, MOST_MS = 0.1, 20.0  # whatever the others have: no training is worth its time over such a link
 ALLOW = "Let the pods of a run reach each other on all ports: {kubectl} get networkpolicy, or the cloud's firewall"
 EXPLAINED = {"gone", "unreachable", "port", "link"}  # kinds of findings that say why a link was not measured
 NAMED = "get service,endpointslices"

@@ -20,6 +20,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GPU_DEVICE = re.compile(r"/dev/nvidia\d+")
 MIB = 2**20
+GOES_ON = ("running", "waiting", "restarting")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,7 +130,9 @@ def test_an_archive_from_a_bucket_is_unpacked_inside_the_cluster(there: There, b
     process = subprocess.Popen([*argv, *words], cwd=there.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     until(lambda: f"{there.name}-mover" in there.pods() or process.poll() is not None, seconds=120, every_s=0.1)
     there.kubectl("wait", "pod", f"{there.name}-mover", "--for=condition=Ready", "--timeout=120s", check=False)
-    time.sleep(random.uniform(0.2, 2.0))
+    pause = random.uniform(0.2, 2.0)
+    print(f"the mover is deleted after {pause} seconds")
+    time.sleep(pause)
     there.kubectl("delete", "pod", f"{there.name}-mover", "--now", "--wait=false", check=False)
     output = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 0, output

@@ -20,13 +20,14 @@ from tests.lab.why.faults import NAP, RELAUNCHED, Fault, container
 from tests.lab.why.troubles import HELD, RESOURCES, abort, claim, taken, tell, troubles
 
 PATIENCE = 180.0
+PAUSE = 1.0  # seconds between two looks: many runs are waited for at once
 
 
 def wait(what: Callable[[], Any], about: str = "it") -> Any:
     end = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < end, f"{about} was waited for in vain"
-        time.sleep(0.3)
+        time.sleep(PAUSE)
     return found
 
 

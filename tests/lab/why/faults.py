@@ -53,6 +53,8 @@ class Fault:
     """The one that it befalls alone."""
     never: tuple[str, ...] = ()
     """Kinds that it cannot befall, or of which nothing is left to tell it by: a plain job then."""
+    passing: bool = False
+    """The cluster itself makes something else of it, within the minute."""
 
 
 WAITS = ("Unschedulable|FailedScheduling",)
@@ -320,6 +322,7 @@ FAULTS = [
         after="unplug",
         types=("delete pod",),
         good="cleared",
+        passing=True,
     ),
     Fault(
         id="machine-lost",
@@ -329,6 +332,7 @@ FAULTS = [
         after="silence",
         types=("describe node",),
         prints="not-ready",
+        passing=True,
     ),
     Fault(id="job-gone", says=("not in the cluster",), after="gone", types=(RELAUNCHED,)),
     Fault(

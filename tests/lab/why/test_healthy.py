@@ -16,7 +16,7 @@ from tests.lab.why.bed import wait
 
 TRAINING = [
     "model.layers=1", "model.heads=2", "model.width=32", "model.context=64", "data.tokenizer.train=300",
-    "batch.sequences=8", "batch.length=32", "until.steps=100", "checkpoint.every=50", "eval.every=0",
+    "batch.sequences=8", "batch.length=32", "until.steps=39", "checkpoint.every=20", "eval.every=0",
     "log.every=1", "log.tensorboard=false", "precision=fp32", "compile=false", "on.workers=1",
 ]  # fmt: skip
 STEADY = """
@@ -91,15 +91,12 @@ def dropped(*words: str, between: tuple[str, str]) -> Iterator[None]:
     both = [(one, other), (other, one)] if other else [(one, "")]
     rules = [["-s", source, *(["-d", target] if target else []), *words, "-j", "DROP"] for source, target in both]
     nodes = [host.alive()[name] for name in NODES]
-    for rule in rules:
-        for node in nodes:
-            node.run("iptables", "-I", "FORWARD", *rule)
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as undo:
         for rule in rules:
             for node in nodes:
-                node.run("iptables", "-D", "FORWARD", *rule)
+                node.run("iptables", "-I", "FORWARD", *rule)
+                undo.callback(node.run, "iptables", "-D", "FORWARD", *rule)
+        yield
 
 
 def caused(stoker, run: RunDir, wanted: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from stoker.launch.probe.agents import Agent, Roll, Silent, at_once
 from stoker.launch.probe.rounds import rounds
-from stoker.launch.probe.survey import Host, Interface, Link, Name, Port, Site, Survey
+from stoker.launch.probe.survey import LEAST_GBITS, MOST_MS, Host, Interface, Link, Name, Port, Site, Survey
 from stoker.spec.errors import StokerError
 
 MINUTE = 58.0  # seconds in which all is asked, so that it is told within one
@@ -177,6 +177,8 @@ def _doubtful(links: list[Link]) -> list[Link]:
             usual = median(_rate(link) for link in alike)
             slow = median(link.ms or 0.0 for link in alike)
             found += [link for link in alike if _rate(link) < DOUBTFUL * usual or (link.ms or 0.0) > slow / DOUBTFUL]
+        else:
+            found += [link for link in alike if _rate(link) < LEAST_GBITS or (link.ms or 0.0) > MOST_MS]
     return found
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+LEAST_GBITS, MOST_MS = 0.1, 20.0  # whatever the others have: no training is worth its time over such a link
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
