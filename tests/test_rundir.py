@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,24 @@ def test_a_copy_of_a_checkpoint_that_somebody_made_is_not_one_of_the_runs(tmp_pa
         path.mkdir(parents=True)
         (path / "manifest.json").write_text('{"step": 20}')
     assert [saved.path for saved in run.saved()] == [run.checkpoint(20)]
+
+
+def test_of_a_run_that_saves_and_prunes_a_checkpoint_is_always_found(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+
+    def save(step: int) -> None:
+        run.checkpoint(step).mkdir(parents=True)
+        (run.checkpoint(step) / "manifest.json").write_text("{}")
+
+    def live() -> None:
+        for step in range(1, 1500):
+            save(step)
+            (run.checkpoint(step - 1) / "manifest.json").unlink()
+            run.checkpoint(step - 1).rmdir()
+
+    save(0)
+    with ThreadPoolExecutor(1) as pool:
+        living = pool.submit(live)
+        while not living.done():
+            assert run.saved()
+        living.result()

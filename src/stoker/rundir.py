@@ -17,7 +17,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -255,17 +255,17 @@ class RunDir:
         (self.path / contract.EXIT_FILE).unlink(missing_ok=True)
 
     def saved(self) -> list[Saved]:
-        """The whole checkpoints, oldest first."""
-        found = []
-        for path in sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB)):
-            try:
-                look_anew(path)
-                manifest = json.loads((path / contract.MANIFEST_FILE).read_text())
-                step = int(path.name.removeprefix("step-"))
-            except (FileNotFoundError, NotADirectoryError, ValueError):
-                continue
-            found.append(Saved(step=step, path=path, manifest=manifest))
-        return found
+        """The whole checkpoints, oldest first. A live run may have pruned all that were listed: it has a newer one."""
+        while True:
+            listed = sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB))
+            found = []
+            for path in listed:
+                with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+                    look_anew(path)
+                    manifest = json.loads((path / contract.MANIFEST_FILE).read_text())
+                    found.append(Saved(step=int(path.name.removeprefix("step-")), path=path, manifest=manifest))
+            if found or listed == sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB)):
+                return found
 
     def next_attempt(self) -> int:
         """One more than the highest that wrote a ledger; one that died before it did nothing."""

@@ -87,6 +87,8 @@ def _from_run(run: RunDir, step: Step, place: torch.device) -> LoadedModel:
         run.fetch(saved)
         try:
             why = damage(saved.path)
+            if why and not (saved.path / contract.MANIFEST_FILE).exists():
+                why = PRUNED
             model = None if why else _read(saved.path, shape, place)
         except FileNotFoundError:
             why, model = PRUNED, None
