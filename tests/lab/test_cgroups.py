@@ -1,6 +1,7 @@
 """The lab's branch of the cgroup tree, old or new, comes and goes; the rest of the tree stays as it was."""
 
 import errno
+import signal
 import subprocess
 import threading
 import uuid
@@ -44,10 +45,12 @@ def test_a_branch_goes_once_its_last_process_is_gone(branch: str, sleeper: "subp
     pod = (cgroups.ROOT if (cgroups.ROOT / "cgroup.controllers").exists() else cgroups.ROOT / "memory") / branch / "pod"
     pod.mkdir(parents=True)
     (pod / "cgroup.procs").write_text(str(sleeper.pid))
-    threading.Timer(0.3, lambda: (sleeper.kill(), sleeper.wait())).start()
+    killer = threading.Timer(0.3, lambda: (sleeper.kill(), sleeper.wait()))
+    killer.start()
     cgroups.remove()
-    assert sleeper.poll() is not None
     assert not pod.parent.exists()
+    killer.join()
+    assert sleeper.returncode == -signal.SIGKILL
 
 
 def test_the_root_hands_down_what_kubelet_wants_and_in_the_end_what_it_did_before(new_tree: Path, branch: str) -> None:
