@@ -91,7 +91,7 @@ def script(tmp_path: Path) -> Iterator[Path]:
     path.write_text("name: work\nscript: work.py\non: {workers: 2, device: cpu, max_restarts: 0}\n")
     yield path
     for run in all_runs(tmp_path / "runs"):
-        if holder := run.holder():
+        if (holder := run.holder()) and holder["pid"]:  # 0 while it is being written down, and that is all of us
             os.kill(holder["pid"], signal.SIGKILL)  # its workers die with it
 
 

@@ -131,7 +131,7 @@ def launched(stoker, place: Path) -> Iterator[RunDir]:
     shown = json.loads(stoker("launch", str(place / "run.yaml"), "args=[100000]", "--json").stdout)
     run = RunDir(Path(shown["folder"]))
     yield run
-    if holder := run.holder():
+    if (holder := run.holder()) and holder["pid"]:
         os.kill(holder["pid"], signal.SIGKILL)
 
 
