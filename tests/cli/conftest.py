@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.cli.main import main
 from stoker.observe.runs import all_runs
 
 SCRIPT = """\
@@ -81,6 +82,15 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         if one.process.poll() is None:
             one.process.kill()
             one.process.wait()
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """`stoker …` in this process, in the folder of the test; what processes of its own say is heard too."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: subprocess.CompletedProcess(words, main(words), *capfd.readouterr())
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from stoker.api.opening import begin
-from stoker.cli.main import main
 from stoker.rundir import RunDir
 from stoker.spec.load import load
 from tests.waiting import PATIENCE_S
@@ -64,21 +63,16 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.fixture
-def refusal(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What a command says that is refused; neither it nor a process that it starts says more."""
+def refusal(command, place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a command says that is refused."""
     monkeypatch.chdir(place)
-
-    def refused(*words: str) -> str:
-        code = main(words)
-        return the_line(code, *capfd.readouterr())
-
-    return refused
+    return lambda *words: the_line(command(*words))
 
 
-def the_line(code: int, out: str, err: str) -> str:
-    assert code == 2, out + err
-    assert "Traceback" not in out + err
-    (line,) = err.splitlines()
+def the_line(done: "subprocess.CompletedProcess[str]") -> str:
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
     assert line.startswith("stoker: ")
     assert ". " in line, f"no remedy: {line}"
     return line
@@ -167,7 +161,7 @@ def test_a_run_that_another_process_writes_is_left_to_it(place: Path) -> None:
     argv = [str(Path(sys.executable).with_name("stoker")), "train", "run.yaml"]
     with RunDir(place / "runs" / "tale").lock():
         done = subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    line = the_line(done.returncode, done.stdout, done.stderr)
+    line = the_line(done)
     assert f"process {os.getpid()}" in line
     assert "stoker stop tale" in line
 
