@@ -50,10 +50,10 @@ def train(place: Path, *words: str) -> RunDir:
     return run
 
 
-@pytest.fixture(scope="module")
-def run(place: Path) -> RunDir:
-    """Two workers, once through the data: the last step is short."""
-    made = train(place, "name=whole", "until.epochs=1", "on.workers=2")
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.soak)])
+def run(place: Path, request: pytest.FixtureRequest) -> RunDir:
+    """Once through the data: the last step is short."""
+    made = train(place, f"name=whole-{request.param}", "until.epochs=1", f"on.workers={request.param}")
     samples = TokenSet.open(Path(made.data().shards)).train.samples(32)
     assert samples % SEQUENCES, "the last step should be short"
     assert last(made) == -(-samples // SEQUENCES) > 9
@@ -93,11 +93,12 @@ def test_the_short_last_step_of_an_epoch_is_equal_and_the_run_is_left_alone(run:
     found = replay(run, step)
     assert (found.loss, found.equal, found.difference) == (recorded(run, step), True, 0.0)
     assert found.start == max(saved.step for saved in run.saved() if saved.step < step)
-    assert found.workers == 2
+    assert found.workers == run.spec().on.workers
     assert found.reasons == []
     assert content(run) == before
 
 
+@pytest.mark.soak
 def test_a_step_before_every_checkpoint_is_trained_from_the_beginning(run: RunDir) -> None:
     found = replay(run, 3)
     assert (found.start, found.equal, found.loss) == (0, True, recorded(run, 3))

@@ -15,9 +15,15 @@ from stoker.api.run import Run, go_on
 from stoker.rundir import RunDir
 from stoker.spec.data import Data
 from stoker.spec.model import Model
-from stoker.spec.run import Batch, On, Until
+from stoker.spec.run import AnySpec, Batch, Log, On, Until
 
 LONG = 100_000
+STEPS = """\
+import sys, time
+for step in range(1, int(sys.argv[1]) + 1):
+    print(f"step {step} loss 1")
+    time.sleep(0.05)
+"""
 
 
 @pytest.fixture
@@ -28,8 +34,17 @@ def spec(tokens: Path) -> stoker.RunSpec:
         data=Data(path=str(tokens)),
         batch=Batch(sequences=2, length=16),
         until=Until(steps=5),
+        log=Log(every=1),
+        compile=False,
         on=On(workers=1, device="cpu"),
     )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> stoker.ScriptSpec:
+    """A run that starts at once, for what does not depend on the training."""
+    (tmp_path / "steps.py").write_text(STEPS)
+    return stoker.ScriptSpec(script=str(tmp_path / "steps.py"), args=[str(LONG)], on=On(workers=1, device="cpu"))
 
 
 @pytest.fixture
@@ -37,8 +52,8 @@ def submit(spec: stoker.RunSpec, tmp_path: Path):
     """Submit it here; what still runs when the test ends is ended."""
     begun: list[Run] = []
 
-    def start(*words: str) -> Run:
-        begun.append(stoker.submit(spec, "log.every=1", "compile=false", *words, runs=tmp_path / "runs"))
+    def start(*words: str, of: AnySpec = spec) -> Run:
+        begun.append(stoker.submit(of, *words, runs=tmp_path / "runs"))
         return begun[-1]
 
     yield start
@@ -87,8 +102,10 @@ def test_a_run_is_stopped_and_gone_on_with(submit, tmp_path: Path, eventually) -
     assert go_on(again.spec, runs=tmp_path / "runs").wait().state == "done", "it is done, and stays so"
 
 
-def test_waiting_for_a_run_whose_supervisor_was_killed_comes_to_an_end(submit, tmp_path: Path, eventually) -> None:
-    run = submit(f"until.steps={LONG}")
+def test_waiting_for_a_run_whose_supervisor_was_killed_comes_to_an_end(
+    submit, script: stoker.ScriptSpec, tmp_path: Path, eventually
+) -> None:
+    run = submit(of=script)
     another = stoker.open_run(run.name, runs=tmp_path / "runs")
     eventually(lambda: trains(run))
     holder = RunDir(run.path).holder()
@@ -152,10 +169,10 @@ def test_a_run_file_is_loaded_from_its_name(tmp_path: Path) -> None:
     assert (loaded.name, loaded.seed, loaded.data.path) == ("books", 4, str(tmp_path / "books"))
 
 
-def test_it_works_in_a_thread_and_leaves_the_signals_alone(submit) -> None:
+def test_it_works_in_a_thread_and_leaves_the_signals_alone(submit, script: stoker.ScriptSpec) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)}
     states = []
-    thread = threading.Thread(target=lambda: states.append(submit("until.steps=1").wait().state))
+    thread = threading.Thread(target=lambda: states.append(submit("args=[1]", of=script).wait().state))
     thread.start()
     thread.join()
     assert states == ["done"]
@@ -173,12 +190,12 @@ def program(folder: Path, text: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_forked_child_sees_the_run_that_its_parent_submitted(spec: stoker.RunSpec, tmp_path: Path) -> None:
+def test_a_forked_child_sees_the_run_that_its_parent_submitted(script: stoker.ScriptSpec, tmp_path: Path) -> None:
     said = program(
         tmp_path,
         "import os, stoker\n"
-        f"spec = stoker.RunSpec.model_validate_json({spec.model_dump_json()!r})\n"
-        f"run = stoker.submit(spec, 'until.steps={LONG}')\n"
+        f"spec = stoker.ScriptSpec.model_validate_json({script.model_dump_json()!r})\n"
+        "run = stoker.submit(spec)\n"
         "child = os.fork()\n"
         "if not child:\n"
         "    try:\n"

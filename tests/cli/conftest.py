@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.cli.main import main
 from stoker.observe.runs import all_runs
 
 SCRIPT = """\
@@ -84,6 +85,15 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 @pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """`stoker …` in this process, in the folder of the test; what processes of its own say is heard too."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: subprocess.CompletedProcess(words, main(words), *capfd.readouterr())
+
+
+@pytest.fixture
 def script(tmp_path: Path) -> Iterator[Path]:
     """A run file of two workers that live until there is a file `enough` in the run; none outlives the test."""
     (tmp_path / "work.py").write_text(SCRIPT)
@@ -91,7 +101,7 @@ def script(tmp_path: Path) -> Iterator[Path]:
     path.write_text("name: work\nscript: work.py\non: {workers: 2, device: cpu, max_restarts: 0}\n")
     yield path
     for run in all_runs(tmp_path / "runs"):
-        if holder := run.holder():
+        if (holder := run.holder()) and holder["pid"]:  # 0 while it is being written down, and that is all of us
             os.kill(holder["pid"], signal.SIGKILL)  # its workers die with it
 
 

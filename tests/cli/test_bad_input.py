@@ -1,9 +1,9 @@
-"""Bad input through the real command: one line that names the culprit and a remedy, exit 2, and nothing lost."""
+"""Bad input: one line that names the culprit and a remedy, exit 2, and nothing lost."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from stoker.api.opening import begin
 from stoker.rundir import RunDir
 from stoker.spec.load import load
+from tests.waiting import PATIENCE_S
 
 RUN_FILE = """\
 name: tale
@@ -61,9 +62,14 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files}
 
 
-def refusal(place: Path, *words: str) -> str:
-    stoker = str(Path(sys.executable).with_name("stoker"))
-    done = subprocess.run([stoker, *words], cwd=place, capture_output=True, text=True, timeout=300, check=False)
+@pytest.fixture
+def refusal(command, place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a command says that is refused."""
+    monkeypatch.chdir(place)
+    return lambda *words: the_line(command(*words))
+
+
+def the_line(done: "subprocess.CompletedProcess[str]") -> str:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
@@ -112,8 +118,10 @@ def refusal(place: Path, *words: str) -> str:
     ],
 )
 @pytest.mark.usefixtures("unharmed")
-def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(place: Path, words: list[str], parts: list[str]) -> None:
-    line = refusal(place, "train", "run.yaml", "name=new", *words)
+def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(
+    refusal: Callable[..., str], words: list[str], parts: list[str]
+) -> None:
+    line = refusal("train", "run.yaml", "name=new", *words)
     assert [part for part in parts if part not in line] == [], line
 
 
@@ -128,8 +136,8 @@ def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(place: Path, words:
     ],
 )
 @pytest.mark.usefixtures("unharmed")
-def test_a_run_file_that_is_none_is_named(place: Path, file: str, parts: list[str]) -> None:
-    line = refusal(place, "train", file)
+def test_a_run_file_that_is_none_is_named(refusal: Callable[..., str], file: str, parts: list[str]) -> None:
+    line = refusal("train", file)
     assert [part for part in parts if part not in line] == [], line
 
 
@@ -143,17 +151,19 @@ def test_a_run_file_that_is_none_is_named(place: Path, file: str, parts: list[st
 )
 @pytest.mark.usefixtures("unharmed")
 def test_another_spec_in_a_runs_directory_is_refused_and_the_difference_shown(
-    place: Path, words: list[str], parts: list[str]
+    refusal: Callable[..., str], words: list[str], parts: list[str]
 ) -> None:
-    line = refusal(place, "train", "run.yaml", *words)
+    line = refusal("train", "run.yaml", *words)
     assert [part for part in parts if part not in line] == [], line
 
 
 def test_a_run_that_another_process_writes_is_left_to_it(place: Path) -> None:
+    argv = [str(Path(sys.executable).with_name("stoker")), "train", "run.yaml"]
     with RunDir(place / "runs" / "tale").lock():
-        line = refusal(place, "train", "run.yaml")
-        assert f"process {os.getpid()}" in line
-        assert "stoker stop tale" in line
+        done = subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    line = the_line(done)
+    assert f"process {os.getpid()}" in line
+    assert "stoker stop tale" in line
 
 
 @pytest.mark.parametrize(
@@ -167,13 +177,13 @@ def test_a_run_that_another_process_writes_is_left_to_it(place: Path) -> None:
     ],
 )
 def test_a_run_directory_that_was_damaged_is_refused(
-    tmp_path: Path, place: Path, file: str, content: str | None
+    tmp_path: Path, place: Path, refusal: Callable[..., str], file: str, content: str | None
 ) -> None:
     run = begin(load(place / "run.yaml", []).spec, runs=tmp_path).run
     (run.path / file).unlink()
     if content is not None:
         (run.path / file).write_bytes(content.encode(errors="surrogateescape"))
-    assert f"{run.path / file} is missing or damaged" in refusal(place, "train", "run.yaml", "--runs", str(tmp_path))
+    assert f"{run.path / file} is missing or damaged" in refusal("train", "run.yaml", "--runs", str(tmp_path))
 
 
 @pytest.fixture
@@ -198,17 +208,17 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("verb", ["train", "prepare"])
 @pytest.mark.usefixtures("unharmed")
-def test_a_place_that_cannot_be_written_is_named(place: Path, read_only: Path, verb: str) -> None:
+def test_a_place_that_cannot_be_written_is_named(refusal: Callable[..., str], read_only: Path, verb: str) -> None:
     words = {
         "train": ["run.yaml", "--runs", str(read_only / "runs")],
         "prepare": ["book.txt", "-o", str(read_only / "o")],
     }
-    assert str(read_only) in refusal(place, verb, *words[verb])
+    assert str(read_only) in refusal(verb, *words[verb])
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "stop", "audit"])
 @pytest.mark.usefixtures("unharmed")
-def test_a_run_that_is_not_there_is_named_with_the_nearest(place: Path, verb: str) -> None:
-    line = refusal(place, verb, "tail")
+def test_a_run_that_is_not_there_is_named_with_the_nearest(refusal: Callable[..., str], verb: str) -> None:
+    line = refusal(verb, "tail")
     assert "tail" in line
     assert "tale" in line

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from stoker.cli.main import main
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
+from stoker.supervise.port import free_port
 
 ON = ("on.kind=kubernetes", "on.image=example/image:1", "on.volume=training", "on.nodes=2", "on.workers=2")
 
@@ -22,11 +22,9 @@ ON = ("on.kind=kubernetes", "on.image=example/image:1", "on.volume=training", "o
 @pytest.fixture
 def out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kubeconfig whose server does not listen."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port = one.getsockname()[1]
     values = {
         "current-context": "lab",
-        "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{port}"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{free_port('127.0.0.1')}"}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
         "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}],
     }

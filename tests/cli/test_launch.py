@@ -104,7 +104,14 @@ def test_a_run_outlives_the_terminal_that_it_was_launched_from(stoker, script: P
     eventually(lambda: not any(map(is_alive, processes)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        signal.SIGINT,
+        *(pytest.param(number, marks=pytest.mark.soak) for number in (signal.SIGHUP, signal.SIGTERM)),
+    ],
+)
 def test_a_run_outlives_the_command_that_launched_it(stoker, script: Path, eventually, number: signal.Signals) -> None:
     command = subprocess.Popen(
         [sys.executable, "-m", "stoker", "launch", script.name, "name=work"],

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ from stoker.rundir import DataRef, RunDir
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec, Until
+from tests.waiting import PATIENCE_S
 
 NOW = datetime(2026, 11, 15, 12, 0, 0)
 
@@ -29,23 +29,15 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def test_following_logs_ends_with_the_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_logs_ends_with_the_run(run: RunDir, stoker) -> None:
     run.log(0).write_text("one\ntwo\n")
-    held = threading.Event()
-
-    def live() -> None:
-        with run.lock():
-            held.set()
-            time.sleep(0.5)
-            with run.log(0).open("a") as file:
-                file.write("three\n")
-
-    writer = threading.Thread(target=live)
-    writer.start()
-    held.wait()
-    assert main(["logs", str(run.path), "-f", "--tail", "1"]) == 0
-    writer.join()
-    assert capsys.readouterr().out.splitlines() == ["two", "three"]
+    with run.lock():
+        follower = stoker.start("logs", str(run.path), "-f", "--tail", "1")
+        assert follower.stdout.readline() == "two\n"
+        with run.log(0).open("a") as file:
+            file.write("three\n")
+    assert follower.communicate(timeout=PATIENCE_S)[0] == "three\n"
+    assert follower.returncode == 0
 
 
 def test_following_in_a_pod_ends_when_nobody_listens_any_more(run: RunDir) -> None:

@@ -4,9 +4,13 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "04-own-code"
 WORDS = [
@@ -34,6 +38,7 @@ def losses(run) -> dict[int, float]:
     return {record["step"]: record["loss"] for record in run.metrics()}
 
 
+@pytest.mark.soak
 def test_a_run_of_ones_own_killed_anywhere_gives_the_losses_of_an_undisturbed_one(
     stoker, place: Path, eventually, workers_of
 ) -> None:
@@ -45,11 +50,13 @@ def test_a_run_of_ones_own_killed_anywhere_gives_the_losses_of_an_undisturbed_on
     stoker("train", *words, "name=whole")
 
     run = stoker.run("killed")
-    process = stoker.start("train", *words, "name=killed")
-    step = draw.choice([s for s in range(9, 20) if s % 8])
-    eventually(lambda: any(record["step"] >= step for record in run.metrics()) or process.poll() is not None)
+    step = draw.choice([s for s in range(9, 24) if s % 8])
+    (place / "hold.py").write_text(HOLD.format(step=step))
+    process = stoker.start("train", *words, "name=killed", "callbacks=[hold:hold]")
+    eventually(lambda: any(record["step"] == step for record in run.metrics()) or process.poll() is not None)
     os.kill(draw.choice(workers_of(process)), signal.SIGKILL)
-    output, _ = process.communicate(timeout=300)
+    (place / "go").touch()
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "was killed by SIGKILL; starting again" in output
     assert losses(run) == losses(stoker.run("whole"))
@@ -59,6 +66,15 @@ def test_a_run_of_ones_own_killed_anywhere_gives_the_losses_of_an_undisturbed_on
     assert {record["world"] for record in run.metrics()} == {2}
 
 
+HOLD = """
+import time
+from pathlib import Path
+
+
+def hold(record):
+    while record["step"] == {step} and not Path("go").exists():
+        time.sleep(0.05)
+"""
 WITH_A_BUFFER = '''{mine}
 import torch
 
@@ -100,32 +116,40 @@ def test_the_example_says_what_it_does_and_its_model_writes_and_is_measured(stok
     assert not (place / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (["model.family=gone:build"], ["model.family names gone:build", "there is no module gone", "the folder"]),
-        (["model.family=mine:gone"], ["mine has no gone", "Define gone in", "mine.py"]),
-        (["model.family=needy:build"], ["needs not_there_at_all", "pip install not_there_at_all"]),
-        (["model.family=torn:build"], ["torn.py, line 1 is not Python"]),
-        (["model=gone:build"], ["model.family names gone:build"]),
-        (["data=gone:source"], ["data.path names gone:source", "there is no module gone"]),
-        (["data=mine:gone"], ["data.path names mine:gone", "mine has no gone"]),
-        (["data=needy:source"], ["data.path", "needs not_there_at_all"]),
-        (["data=torn:source"], ["data.path", "importing torn fails: SyntaxError"]),
-        (["callbacks=[mine:gone]"], ["callbacks names mine:gone"]),
-        (["callbacks=[gone:Gone]"], ["callbacks names gone:Gone", "there is no module gone"]),
-        (["callbacks=mine:Tell"], ["callbacks"]),
-        (["log.attention=true"], ["log.attention", "mine:build"]),
-        (["batch.length=999"], ["batch.length 999 is more than model.context"]),
-    ],
-)
-def test_code_that_cannot_be_imported_is_told_before_anything_is_made(
-    stoker, place: Path, words: list[str], parts: list[str]
-) -> None:
+REFUSED = [
+    (["model.family=gone:build"], ["model.family names gone:build", "there is no module gone", "the folder"]),
+    (["model.family=mine:gone"], ["mine has no gone", "Define gone in", "mine.py"]),
+    (["model.family=needy:build"], ["needs not_there_at_all", "pip install not_there_at_all"]),
+    (["model.family=torn:build"], ["torn.py, line 1 is not Python"]),
+    (["model=gone:build"], ["model.family names gone:build"]),
+    (["data=gone:source"], ["data.path names gone:source", "there is no module gone"]),
+    (["data=mine:gone"], ["data.path names mine:gone", "mine has no gone"]),
+    (["data=needy:source"], ["data.path", "needs not_there_at_all"]),
+    (["data=torn:source"], ["data.path", "importing torn fails: SyntaxError"]),
+    (["callbacks=[mine:gone]"], ["callbacks names mine:gone"]),
+    (["callbacks=[gone:Gone]"], ["callbacks names gone:Gone", "there is no module gone"]),
+    (["callbacks=mine:Tell"], ["callbacks"]),
+    (["log.attention=true"], ["log.attention", "mine:build"]),
+    (["batch.length=999"], ["batch.length 999 is more than model.context"]),
+]
+
+
+def test_code_that_cannot_be_imported_is_told_before_anything_is_made(place: Path) -> None:
     (place / "needy.py").write_text("import not_there_at_all\ndef build(shape): ...\ndef source(): yield 'a'\n")
     (place / "torn.py").write_text("def build(:\n")
-    line = refusal(stoker, "train", "run.yaml", *words)
-    assert [part for part in parts if part not in line] == [], line
+    program = (
+        "import json, sys\n"
+        "from stoker.cli.main import main\n"
+        "for words in json.load(sys.stdin):\n"
+        "    assert main(['train', 'run.yaml', *words]) == 2, words\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps([words for words, _ in REFUSED]), cwd=place,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for line, (_, parts) in zip(done.stderr.splitlines(), REFUSED, strict=True):
+        assert [part for part in parts if part not in line] == [], line
     assert not (place / "runs").exists()
 
 
@@ -155,12 +179,13 @@ def test_a_model_that_is_wrong_is_told_in_a_line_though_only_a_worker_can_see_it
     assert "Return a float tensor of logits of shape [1, 1, 300]" in line
 
 
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_callback_that_fails_ends_the_run_in_a_line_and_the_same_command_goes_on_once_it_is_mended(
-    stoker, place: Path
+    stoker, place: Path, workers: int
 ) -> None:
     bad = place / "bad.py"
     bad.write_text("def note(record):\n    if record['step'] == 3:\n        raise RuntimeError('no room')\n")
-    words = [*WORDS, "until.steps=5", "name=own", "callbacks=[bad:note]", "on.workers=2"]
+    words = [*WORDS, "until.steps=5", "name=own", "callbacks=[bad:note]", f"on.workers={workers}"]
     done = stoker("train", *words, code=3)
     (line,) = done.stderr.splitlines()
     assert "the callback bad:note failed in step: RuntimeError: no room (bad.py, line 3)" in line

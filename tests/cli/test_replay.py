@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from stoker.rundir import RunDir
 
 RUN_FILE = """\
 name: tale
@@ -28,15 +31,35 @@ on: {device: cpu, workers: 2}
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    (tmp_path / "run.yaml").write_text(RUN_FILE)
-    (tmp_path / "data").mkdir()
+    furnish(tmp_path)
+    return tmp_path
+
+
+def furnish(folder: Path) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    (folder / "data").mkdir()
     texts = [f"It was day {i}, and the sea was calm.\n" for i in range(600)]
-    (tmp_path / "data/a.txt").write_text("".join(texts[:200]))
-    (tmp_path / "data/b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[200:400]))
-    (tmp_path / "data/c.csv.gz").write_bytes(
+    (folder / "data/a.txt").write_text("".join(texts[:200]))
+    (folder / "data/b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[200:400]))
+    (folder / "data/c.csv.gz").write_bytes(
         gzip.compress(("text\n" + "".join(f'"{t}"\n' for t in texts[400:])).encode())
     )
-    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one worker and 4 steps, of which the first and the last are logged."""
+    folder = tmp_path_factory.mktemp("short")
+    furnish(folder)
+    words = ["train", "run.yaml", "until.steps=4", "log.every=4", "on.workers=1"]
+    subprocess.run([sys.executable, "-m", "stoker", *words], cwd=folder, check=True, capture_output=True)
+    return folder / "runs" / "tale"
+
+
+@pytest.fixture
+def run(short: Path, tmp_path: Path) -> RunDir:
+    """The same run under ./runs of this test."""
+    return RunDir(Path(shutil.copytree(short, tmp_path / "runs" / "tale")))
 
 
 def losses(run) -> dict[int, float]:
@@ -91,7 +114,7 @@ def test_a_run_that_is_still_running_can_be_looked_into(stoker, eventually) -> N
 
 
 def test_documents_alone_need_no_torch(stoker, place: Path) -> None:
-    stoker("train", "run.yaml", "until.steps=2")
+    stoker("train", "run.yaml", "until.steps=2", "on.workers=1")
     words = ["replay", "tale", "--step", "1", "--no-loss", "--samples", "2"]
     code = f"import sys; sys.modules['torch'] = None; from stoker.cli.main import main; sys.exit(main({words!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)
@@ -108,17 +131,15 @@ def test_documents_alone_need_no_torch(stoker, place: Path) -> None:
     assert "calm" in done.stdout
 
 
-@pytest.mark.usefixtures("place")
-def test_a_loss_is_equal_or_has_nothing_to_compare_with_or_differs(stoker) -> None:
-    stoker("train", "run.yaml", "until.steps=4", "log.every=4", "on.workers=1")
-    run = stoker.run("tale")
-    shown = stoker("replay", "tale", "--step", "1").stdout
+def test_a_loss_is_equal_or_has_nothing_to_compare_with_or_differs(command, run: RunDir) -> None:
+    shown = command("replay", "tale", "--step", "1").stdout
     assert "\x1b" not in shown
     assert "step 1, from the beginning, with 1 worker" in shown
     assert f"{losses(run)[1]!r}: equal to metrics.jsonl, bit for bit" in shown
-    assert "metrics.jsonl has no line for step 2 to compare it with" in stoker("replay", "tale", "--step", "2").stdout
+    assert "metrics.jsonl has no line for step 2 to compare it with" in command("replay", "tale", "--step", "2").stdout
     run.add_metrics({"step": 1, "loss": losses(run)[1] + 0.5})
-    done = stoker("replay", "tale", "--step", "1", code=3)
+    done = command("replay", "tale", "--step", "1")
+    assert done.returncode == 3
     assert "differs by 0.5 from" in done.stdout
     assert "no reason is known" in done.stdout
 
@@ -141,27 +162,27 @@ def test_an_interrupt_leaves_no_process_and_no_folder(
     assert list(room.glob("stoker-*")) == []
 
 
-def test_bad_input_gets_one_line_and_a_remedy(stoker, place: Path) -> None:
+def test_bad_input_gets_one_line_and_a_remedy(stoker, command, run: RunDir, tmp_path: Path) -> None:
     def refused(*words: str) -> str:
-        done = stoker("replay", *words, code=2)
-        assert done.stderr.count("\n") == 1, done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stderr
+        done = command("replay", *words)
+        assert done.returncode == 2, done.stdout + done.stderr
+        (line,) = done.stderr.splitlines()
+        return line
 
-    stoker("train", "run.yaml", "until.steps=2", "on.workers=1")
-    assert "has not reached step 3; its last is step 2. Give a step from 1 to 2" in refused("tale", "--step", "3")
+    assert "has not reached step 5; its last is step 4. Give a step from 1 to 4" in refused("tale", "--step", "5")
     assert "--step is 0. Give a number from 1" in refused("tale", "--step", "0")
     assert "--step is -4" in refused("tale", "--step", "-4")
     assert "--samples is 0" in refused("tale", "--step", "1", "--samples", "0")
     assert "Did you mean tale?" in refused("tail", "--step", "1")
-    tokens = Path(stoker.run("tale").data().shards)
+    tokens = Path(run.data().shards)
     tokens.rename(tokens.with_name("away"))
-    assert "is gone. Put it back" in refused("tale", "--step", "1")
+    said = refused("tale", "--step", "1")
     tokens.with_name("away").rename(tokens)
-    for path in stoker.run("tale").ledger.iterdir():
-        path.unlink()
+    assert "is gone. Put it back" in said
+    shutil.rmtree(run.ledger)
+    run.ledger.mkdir()
     assert "has not trained a step yet" in refused("tale", "--step", "1")
-    (place / "own.py").write_text("")
-    (place / "own.yaml").write_text("name: own\nscript: own.py\non: {workers: 1, device: cpu}\n")
+    (tmp_path / "own.py").write_text("")
+    (tmp_path / "own.yaml").write_text("name: own\nscript: own.py\non: {workers: 1, device: cpu}\n")
     stoker("train", "own.yaml")
     assert "runs a script of its own" in refused("own", "--step", "1")

@@ -54,6 +54,25 @@ for step in range(first, steps + 1):
     time.sleep(0.03)
 dist.destroy_process_group()
 """
+PLAIN = """
+import os, signal, sys, time
+from pathlib import Path
+
+rank = os.environ["RANK"]
+saved = Path(os.environ["STOKER_RUN_DIR"]) / f"step-{rank}"
+print("TOKEN", os.environ.get("TOKEN"), "KEY", os.environ.get("KEY"), "COLOUR", os.environ.get("COLOUR"))
+first = int(saved.read_text()) + 1 if saved.exists() else 1
+print(f"rank {rank} begins at step {first}")
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+for step in range(first, int(sys.argv[1]) + 1):
+    if rank == "0":
+        print(f"step {step} loss {1 / step:.4f}")
+    saved.write_text(str(step))
+    if asked:
+        break
+    time.sleep(0.03)
+"""
 RUN_FILE = """\
 name: own
 script: code/train.py
@@ -128,21 +147,22 @@ def test_a_script_whose_worker_is_killed_goes_on_to_its_end_and_shows_no_secret(
 
 @pytest.fixture
 def launched(stoker, place: Path) -> Iterator[RunDir]:
+    (place / "code" / "train.py").write_text(PLAIN)
     shown = json.loads(stoker("launch", str(place / "run.yaml"), "args=[100000]", "--json").stdout)
     run = RunDir(Path(shown["folder"]))
     yield run
-    if holder := run.holder():
+    if (holder := run.holder()) and holder["pid"]:
         os.kill(holder["pid"], signal.SIGKILL)
 
 
 def test_a_script_in_the_background_is_stopped_and_gone_on_with(
-    stoker, place: Path, launched: RunDir, eventually
+    stoker, command, place: Path, launched: RunDir, eventually
 ) -> None:
     run = launched
     eventually(lambda: len(steps(run)) > 3)
-    assert run.name in stoker("ps").stdout
-    assert "running" in stoker("status", run.name).stdout
-    assert "step 3 loss" in stoker("logs", run.name).stdout
+    assert run.name in command("ps").stdout
+    assert "running" in command("status", run.name).stdout
+    assert "step 3 loss" in command("logs", run.name).stdout
     stopped = stoker("stop", run.name).stdout
     assert "paused" in stopped
     reached = steps(run)[-1]
@@ -171,22 +191,24 @@ def test_a_script_in_the_background_is_stopped_and_gone_on_with(
         ("print(1)", ["until.steps=3"], "a script brings its own"),
     ],
 )
-def test_bad_input_is_one_line_with_a_remedy(stoker, place: Path, text: str, words: list[str], said: str) -> None:
+def test_bad_input_is_one_line_with_a_remedy(command, place: Path, text: str, words: list[str], said: str) -> None:
     (place / "code" / "train.py").write_text(text)
     (place / "code" / "beside.py").write_text("def (")
-    done = stoker("train", "run.yaml", *words, code=2)
+    done = command("train", "run.yaml", *words)
+    assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
     assert said in line
     assert "Traceback" not in done.stdout or "import" in text
-    assert sum(event["kind"] == "world" for event in stoker.run("own").events()) == (1 if text.startswith("imp") else 0)
-    assert stoker.run("own").exists() is text.startswith("imp"), "nothing is made for what cannot begin"
+    run = RunDir(place / "runs" / "own")
+    assert sum(event["kind"] == "world" for event in run.events()) == (1 if text.startswith("imp") else 0)
+    assert run.exists() is text.startswith("imp"), "nothing is made for what cannot begin"
     assert "sesame" not in done.stdout + done.stderr.replace("=sesame", "")
 
 
-def test_what_a_run_file_says_of_secrets_is_shown_and_what_they_are_is_not(stoker, place: Path) -> None:
+def test_what_a_run_file_says_of_secrets_is_shown_and_what_they_are_is_not(command, place: Path) -> None:
     (place / "key").chmod(0o644)
     for verb in ("train", "launch"):
-        shown = stoker(verb, "run.yaml", "--dry-run").stdout
+        shown = command(verb, "run.yaml", "--dry-run").stdout
         assert f"secrets.KEY: other users can read {place / 'key'}. Run: chmod 600" in shown
         assert "code/train.py 40" in shown
         assert KEY not in shown

@@ -8,32 +8,25 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def stoker(*words: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    program = "import sys; from stoker.cli.main import main; sys.exit(main())"
-    return subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-
-
-def test_init_writes_a_run_file_that_explain_understands(tmp_path: Path) -> None:
+def test_init_writes_a_run_file_that_explain_understands(command, tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("It was a dark and stormy night. " * 1000)
-    made = stoker("init", "books", folder=tmp_path)
+    made = command("init", "books")
     assert made.returncode == 0, made.stderr
     assert "next: stoker train run.yaml" in made.stdout
     text = (tmp_path / "run.yaml").read_text()
     assert len(text.splitlines()) <= 40
-    found = stoker("explain", "data.path", "run.yaml", folder=tmp_path)
+    found = command("explain", "data.path", "run.yaml")
     assert found.stdout.startswith(f'data.path = "{tmp_path}/books"\n  from run.yaml:')
-    again = stoker("init", "books", folder=tmp_path)
+    again = command("init", "books")
     assert again.returncode == 2
     assert "run.yaml is there already" in again.stderr
     assert (tmp_path / "run.yaml").read_text() == text
 
 
-def test_explain_names_the_winner_first_and_then_all_that_it_overruled(tmp_path: Path) -> None:
+def test_explain_names_the_winner_first_and_then_all_that_it_overruled(command, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("base: demo\ndata: .\noptim: {lr: 2e-3}\n")
-    lines = stoker("explain", "optim.lr", "run.yaml", "optim.lr=3e-3", folder=tmp_path).stdout.splitlines()
+    lines = command("explain", "optim.lr", "run.yaml", "optim.lr=3e-3").stdout.splitlines()
     assert lines == [
         "optim.lr = 0.003",
         "  from command line",
@@ -42,27 +35,27 @@ def test_explain_names_the_winner_first_and_then_all_that_it_overruled(tmp_path:
         "  overrules 0.0006 from default",
         "  Highest learning rate.",
     ]
-    said = json.loads(stoker("explain", "optim.lr", "run.yaml", "--json", folder=tmp_path).stdout)
+    said = json.loads(command("explain", "optim.lr", "run.yaml", "--json").stdout)
     assert [one["origin"] for one in said[0]["said"]] == ["run.yaml:3", "run preset demo", "default"]
-    section = stoker("explain", "batch", "run.yaml", folder=tmp_path).stdout
+    section = command("explain", "batch", "run.yaml").stdout
     assert "batch.sequences  16" in section
-    wrong = stoker("explain", "optim.rl", "run.yaml", folder=tmp_path)
+    wrong = command("explain", "optim.rl", "run.yaml")
     assert (wrong.returncode, "Did you mean optim.lr?" in wrong.stderr) == (2, True)
 
 
-def test_presets_are_listed_and_shown(tmp_path: Path) -> None:
-    table = stoker("presets", folder=tmp_path).stdout
+def test_presets_are_listed_and_shown(command) -> None:
+    table = command("presets").stdout
     assert "gpt2-xl             model  1,558M" in table
-    listed = json.loads(stoker("presets", "--json", folder=tmp_path).stdout)
+    listed = json.loads(command("presets", "--json").stdout)
     assert {"name", "kind", "parameters", "description", "values"} == set(listed[0])
-    assert "layers: 12" in stoker("presets", "gpt2-small", folder=tmp_path).stdout
-    wrong = stoker("presets", "gpt3", folder=tmp_path)
+    assert "layers: 12" in command("presets", "gpt2-small").stdout
+    wrong = command("presets", "gpt3")
     assert wrong.returncode == 2
     assert len(wrong.stderr.splitlines()) == 1
 
 
-def test_schema_is_json(tmp_path: Path) -> None:
-    assert json.loads(stoker("schema", folder=tmp_path).stdout)["title"] == "Stoker run file"
+def test_schema_is_json(command) -> None:
+    assert json.loads(command("schema").stdout)["title"] == "Stoker run file"
 
 
 def test_the_verbs_about_run_files_need_only_the_core_install(tmp_path: Path) -> None:
@@ -79,7 +72,7 @@ print(sorted({"numpy", "torch", "pyarrow", "tokenizers"} & set(sys.modules)), fi
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*/run.yaml")), ids=lambda path: path.parent.name)
-def test_every_example_is_short_and_loads(tmp_path: Path, example: Path) -> None:
+def test_every_example_is_short_and_loads(command, example: Path) -> None:
     assert len(example.read_text().splitlines()) <= 25
-    found = stoker("explain", "name", str(example), folder=tmp_path)
+    found = command("explain", "name", str(example))
     assert found.stdout.startswith("name = "), found.stderr

@@ -59,6 +59,7 @@ def test_an_interrupt_while_it_starts_shows_no_traceback(stoker, books: Path, ev
         assert "Traceback" not in output
 
 
+@pytest.mark.soak
 def test_a_second_command_on_a_run_is_refused_and_the_first_goes_on(stoker, books: Path, eventually) -> None:
     run = stoker.run("run")
     words = ["train", f"data.path={books}", *WORDS, "on.workers=1", "until.steps=1M"]
@@ -93,13 +94,14 @@ def test_a_worker_that_crashes_every_time_is_given_up_with_its_own_words(stoker,
     assert sum(event["kind"] == "world" for event in run.events()) == 3
 
 
+@pytest.mark.parametrize("times", [2, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_worker_killed_over_and_over_is_started_again_as_long_as_it_saves(
-    stoker, books: Path, eventually, workers_of
+    stoker, books: Path, eventually, workers_of, times: int
 ) -> None:
     run = stoker.run("run")
     words = [*WORDS, "on.workers=1", "on.max_restarts=1", "checkpoint.every=3", "until.steps=1M"]
     process: subprocess.Popen[str] = stoker.start("train", f"data.path={books}", *words)
-    for _ in range(3):
+    for _ in range(times):
         before = max((one.step for one in run.saved()), default=0)
         eventually(lambda before=before: any(one.step > before for one in run.saved()))
         os.kill(workers_of(process)[0], signal.SIGKILL)
@@ -108,5 +110,5 @@ def test_a_worker_killed_over_and_over_is_started_again_as_long_as_it_saves(
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
-    assert sum(event["kind"] == "world" for event in run.events()) == 4
+    assert sum(event["kind"] == "world" for event in run.events()) == times + 1
     stoker("audit", "run")
