@@ -50,15 +50,15 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def tale(tmp_path: Path, etcd: str, nodes: Make) -> Make:
-    """tale(script): a run of two nodes with two workers each."""
+    """tale(script): a run of two nodes with so many workers each."""
 
-    def make(script: str, **on: Any) -> Any:
+    def make(script: str, *, workers: int = 2, **on: Any) -> Any:
         file = tmp_path / "train.py"
         file.write_text(SCRIPT + dedent(script))
         run = RunDir(tmp_path / "tale")
         place = On(kind="kubernetes", nodes="2", rendezvous="etcd", etcd=etcd, **on)
         run.create(ScriptSpec(name="tale", script=str(file), on=place), None)
-        return nodes(run, sys.executable, str(file))
+        return nodes(run, sys.executable, str(file), workers=workers)
 
     return make
 
@@ -72,16 +72,17 @@ def test_two_nodes_train_with_the_ranks_that_torch_agreed_on(tale: Make) -> None
         total = torch.tensor([float(rank)])
         dist.all_reduce(total)
         print("step 7 loss", total.item(), os.environ["TORCHELASTIC_RUN_ID"])
-        if rank != 0: print("worker", rank, "of", dist.get_world_size(), "by", os.getppid(), file=sys.stderr)
-        """
+        print("worker", rank, "of", dist.get_world_size(), "by", os.getppid(), file=sys.stderr)
+        """,
+        workers=1,
     )
     assert [one.wait(timeout=PATIENCE_S) for one in (story.start(0), story.start(1))] == [0, 0], story.story()
     run = story.run
     assert run.exit().state == "done"
-    assert "step 7 loss 6.0 tale-1-" in run.log(0).read_text()
-    agents = {re.search(rf"worker {rank} of 4 by (\d+)", run.log(rank).read_text())[1] for rank in (1, 2, 3)}
+    assert "step 7 loss 1.0 tale-1-" in run.log(0).read_text()
+    agents = {re.search(rf"worker {rank} of 2 by (\d+)", run.log(rank).read_text())[1] for rank in (0, 1)}
     assert len(agents) == 2
-    assert [(record["step"], record["loss"], record["world"]) for record in run.metrics()] == [(7, 6.0, 4)]
+    assert [(record["step"], record["loss"], record["world"]) for record in run.metrics()] == [(7, 1.0, 2)]
     assert (run.logs / "agent-0.log").exists()
 
 
