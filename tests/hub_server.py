@@ -27,17 +27,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     owed = False
 
     def do_GET(self) -> None:
-        self.sent = 0
         with turn:  # in turn, so that the log tells the order
             self.fault = self.next_fault()
             if self.fault in (500, 429):
                 self.answer(self.fault, b"", {"Retry-After": "1"} if self.fault == 429 else {})
             else:
                 self.route(urlsplit(self.path))
-            line = {"path": unquote(self.path), "status": self.status, "sent": self.sent, "fault": self.fault}
-            line |= {"range": self.headers.get("Range"), "authorization": self.headers.get("Authorization")}
-            with open(ROOT / "log.jsonl", "a") as log:
-                log.write(json.dumps(line) + "\n")
 
     def next_fault(self) -> int | str | None:
         global requests, failures
@@ -106,16 +101,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(206 if start < len(content) else 416, content[start:stop], where)
 
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.status = status
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
+        length = len(body)
         if self.fault == "cut" and len(body) > 1:
             body, self.close_connection = body[: len(body) // 2], True
         elif self.fault == "cut":
             Handler.owed = True  # nothing to cut here: the next body it is
-        self.sent = self.wfile.write(body)
+        self.log(status, len(body))  # before who asked knows of it, and reads the log
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(length)}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log(self, status: int, sent: int) -> None:
+        line = {"path": unquote(self.path), "status": status, "sent": sent, "fault": self.fault}
+        line |= {"range": self.headers.get("Range"), "authorization": self.headers.get("Authorization")}
+        with open(ROOT / "log.jsonl", "a") as log:
+            log.write(json.dumps(line) + "\n")
 
     def log_message(self, *_: object) -> None:
         pass

@@ -1,5 +1,6 @@
 """What the system knows of a process."""
 
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,6 +17,7 @@ def descendants(pid: int) -> list[int]:
     """All processes below one, nearest first."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += [int(child), *descendants(int(child))]
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            for child in task.read_text().split():
+                found += [int(child), *descendants(int(child))]
     return found

@@ -23,7 +23,7 @@ def served(argv: Sequence[str], url: str, *, log: Path = Path(os.devnull)) -> It
 
     def answers() -> bool:
         assert process.poll() is None, f"{argv[0]} ended\n{log.read_text()}"
-        with suppress(requests.ConnectionError):
+        with suppress(requests.ConnectionError, requests.Timeout):
             requests.get(url, timeout=5)
             return True
         return False

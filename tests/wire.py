@@ -9,7 +9,7 @@ HOST = "127.0.0.1"
 
 
 class Wire:
-    """A port that leads to another; it counts what goes up, can hold it, and can be cut."""
+    """A port that leads to another; it counts what goes up and comes back, can hold it, and can be cut."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -20,6 +20,9 @@ class Wire:
         self.sent = 0
         self.most: int | None = None
         """Bytes that may go up from now on."""
+        self.back = 0
+        self.most_back: int | None = None
+        """Bytes that may come back from now on."""
         self.refuse = 0
         """So many of the next connections are cut before anything has passed."""
         self.cut_at: list[int] = []
@@ -65,24 +68,29 @@ class Wire:
                     continue
                 there = socket.create_connection((HOST, self._to))
                 self._open |= {client, there}
-                for one, other, counts in ((client, there, True), (there, client, False)):
-                    threading.Thread(target=self._carry, args=(one, other, counts), daemon=True).start()
+                for one, other, up in ((client, there, True), (there, client, False)):
+                    threading.Thread(target=self._carry, args=(one, other, up), daemon=True).start()
 
-    def _carry(self, one: socket.socket, other: socket.socket, counts: bool) -> None:
+    def _carry(self, one: socket.socket, other: socket.socket, up: bool) -> None:
         with suppress(OSError):
             while data := one.recv(1 << 16):
-                while counts and self.most is not None and self.sent + len(data) > self.most:
+                while self._holds(len(data), up):
                     time.sleep(0.01)
                     if one not in self._open:
                         return
-                self.sent += len(data) * counts
+                self.sent += len(data) * up
+                self.back += len(data) * (not up)
                 other.sendall(data)
-                if counts and self.cut_at and self.sent >= self.cut_at[0]:
+                if up and self.cut_at and self.sent >= self.cut_at[0]:
                     self.cut_at.pop(0)
                     break
         for each in (one, other):
             self._open.discard(each)
             _end(each)
+
+    def _holds(self, size: int, up: bool) -> bool:
+        most, passed = (self.most, self.sent) if up else (self.most_back, self.back)
+        return most is not None and passed + size > most
 
 
 def _end(one: socket.socket) -> None:

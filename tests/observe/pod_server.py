@@ -5,11 +5,13 @@ python pod_server.py PODS LINES: prints its port.
 
 import json
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 PODS, LINES = int(sys.argv[1]), int(sys.argv[2])
+FOLLOWED = threading.Barrier(max(1, PODS - 1))  # all that speak are followed at once
 PADDING = {"annotations": {"note": "x" * 5000}}  # a real pod is as large
 
 
@@ -46,6 +48,8 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             for line in lines:
                 self.wfile.write(f"{line}\n".encode())
+                if line == lines[0]:
+                    FOLLOWED.wait(60)
                 time.sleep(0.01)
             self.close_connection = True
             return

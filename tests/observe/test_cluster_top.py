@@ -9,6 +9,7 @@ from stoker.launch.probe.pods import MOST
 from stoker.observe import cluster_top
 from stoker.observe.cluster_top import ClusterTop
 from tests.closed_pods import launched, serving
+from tests.waiting import until
 
 
 def test_very_many_pods_that_hang_are_asked_together_and_given_up_together(
@@ -23,6 +24,7 @@ def test_very_many_pods_that_hang_are_asked_together_and_given_up_together(
         began = time.monotonic()
         seen = top.look()
         assert time.monotonic() - began < 30  # one after the other they take twenty minutes
+        until(lambda: len(server.asked) >= MOST)
         assert len(server.asked) == MOST
         server.pods += 90
         assert top.look().pods == MOST + 134

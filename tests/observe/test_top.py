@@ -28,13 +28,19 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_a_worker_is_counted_with_all_that_it_has_started(run: RunDir) -> None:
-    idle = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "RANK": "1"})
+    idle = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "RANK": "1"},
+    )
     busy = subprocess.Popen(
         [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, env={**os.environ, "RANK": "0"}, start_new_session=True
     )
     other = subprocess.Popen(["sleep", "60"])
     try:
         busy.stdout.readline()
+        idle.stdout.readline()
         with run.lock():  # this process is their supervisor
             top = Top(run)
             time.sleep(0.5)

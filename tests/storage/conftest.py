@@ -32,9 +32,9 @@ CREDENTIALS = {
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[int]:
-    """moto's S3 server, on this port."""
+    """moto's S3 server, on this port; it lists 100 objects at a time."""
     port = free_port(HOST)
-    code = "from moto.server import main; main()"
+    code = "import os; os.environ['MOTO_S3_DEFAULT_MAX_KEYS'] = '100'; from moto.server import main; main()"
     with served([sys.executable, "-c", code, "-H", HOST, "-p", str(port)], f"http://{HOST}:{port}/moto-api/"):
         yield port
 

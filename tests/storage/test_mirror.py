@@ -5,7 +5,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,14 @@ def prune(*numbers: int) -> Callable[[RunDir], None]:
 
 def keep(number: int) -> Callable[[RunDir], None]:
     return lambda run: [shutil.rmtree(saved.path) for saved in run.saved()[:-number]]
+
+
+@contextmanager
+def never_up() -> Iterator[None]:
+    """Nothing goes up before the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stoker.storage.sync.PERIOD", 3600.0)
+        yield
 
 
 def steps_in(url: str) -> list[int]:
@@ -188,7 +197,7 @@ def test_a_log_that_was_rotated_goes_on_in_the_store(bucket: str, machine) -> No
 def test_where_both_have_gone_on_the_store_wins(bucket: str, machine) -> None:
     machine("one")
     work_on(bucket, step(1))
-    with pytest.raises(KeyboardInterrupt):  # it trains on, and dies before anything of that is up
+    with never_up(), pytest.raises(KeyboardInterrupt):  # it trains on, and dies before anything of that is up
         work_on(bucket, step(2), _die)
     machine("two")
     _let_the_lock_go(bucket)
@@ -205,7 +214,7 @@ def test_where_both_have_gone_on_the_store_wins(bucket: str, machine) -> None:
 
 def test_what_did_not_go_up_before_a_kill_goes_up_when_the_same_machine_goes_on(bucket: str, machine) -> None:
     machine("one")
-    with pytest.raises(KeyboardInterrupt):
+    with never_up(), pytest.raises(KeyboardInterrupt):
         work_on(bucket, step(1), step(2), _die)
     assert steps_in(bucket) == []
     _let_the_lock_go(bucket)
@@ -288,7 +297,7 @@ def test_a_run_whose_end_did_not_go_up_is_paused_and_says_what_is_missing(bucket
         wire.take_down()
         return 0
 
-    with run.lock():
+    with run.lock(), never_up():
         assert mirrored(run, work, hurry=lambda: False) == 75
     exit = run.exit()
     assert exit is not None

@@ -17,6 +17,7 @@ from stoker.storage import layout
 from stoker.storage.mirror import place
 from stoker.storage.store import cache, open_store
 from stoker.supervise.port import free_port
+from tests.inside import inside
 
 MODEL = [
     "model.layers=1",
@@ -26,7 +27,14 @@ MODEL = [
     "batch.sequences=4",
     "batch.length=32",
 ]
-EXACT = ["precision=fp32", "on.device=cpu", "log.every=1", "optim.warmup=5", "optim.lr=1e-3"]
+EXACT = [
+    "precision=fp32",
+    "on.device=cpu",
+    "log.every=1",
+    "log.tensorboard=false",
+    "optim.warmup=5",
+    "optim.lr=1e-3",
+]
 SHORT = [*MODEL, *EXACT, "until.steps=6", "checkpoint.every=3", "on.workers=1"]
 
 HOLD = """\
@@ -53,12 +61,14 @@ def saved_in() -> Callable[[str, str], list[int]]:
     return lambda url, name: layout.look(open_store(url), name).whole
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("s3", 120), pytest.param("gs", 80, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("kind", "steps", "workers"), [("s3", 120, 1), pytest.param("gs", 80, 2, marks=pytest.mark.soak)]
+)
 def test_a_run_killed_with_all_that_was_here_goes_on_from_the_store_bit_for_bit(
-    request, stoker, tokens: Path, eventually, kill_tree, saved_in, kind: str, steps: int
+    request, stoker, tokens: Path, eventually, kill_tree, saved_in, kind: str, steps: int, workers: int
 ) -> None:
     url: str = request.getfixturevalue(kind)
-    words = [*MODEL, *EXACT, f"data={tokens}", f"until.steps={steps}", "checkpoint.every=20", "on.workers=2"]
+    words = [*MODEL, *EXACT, f"data={tokens}", f"until.steps={steps}", "checkpoint.every=20", f"on.workers={workers}"]
     stoker("train", "name=whole", *words)
 
     step = random.randrange(41, 60)
@@ -78,7 +88,7 @@ def test_a_run_killed_with_all_that_was_here_goes_on_from_the_store_bit_for_bit(
     assert losses(run) == losses(stoker.run("whole"))
     assert len(losses(run)) == steps
     shutil.rmtree(cache())
-    report = json.loads(stoker("audit", "killed", "--runs", url, "--json").stdout)
+    report = json.loads(inside("audit", "killed", "--runs", url, "--json").stdout)
     assert (report["ok"], report["missing"], report["duplicated"], report["mismatched"]) == (True, 0, 0, 0)
     assert report["attempts"] == 2
 
@@ -89,41 +99,42 @@ def test_every_verb_reads_a_run_in_a_store(stoker, tokens: Path, s3: str, machin
     machine("two")
     where = ["--runs", s3]
 
-    (row,) = json.loads(stoker("ps", *where, "--json").stdout)
+    (row,) = json.loads(inside("ps", *where, "--json").stdout)
     assert (row["name"], row["state"], row["step"]) == ("tale", "done", 6)
-    assert json.loads(stoker("status", "tale", *where, "--json").stdout)["checkpoint"] == 6
-    assert "finished" in stoker("events", "tale", *where).stdout
-    stoker("logs", "tale", *where)
-    assert "is not running" in stoker("stop", "tale", *where).stdout
-    assert "proven" in stoker("audit", "tale", *where).stdout
+    assert json.loads(inside("status", "tale", *where, "--json").stdout)["checkpoint"] == 6
+    assert "finished" in inside("events", "tale", *where).stdout
+    inside("logs", "tale", *where)
+    assert "is not running" in inside("stop", "tale", *where).stdout
+    assert "proven" in inside("audit", "tale", *where).stdout
     assert not list((place(s3) / "tale" / "checkpoints").iterdir())
-    stoker("generate", "tale", "the stoker", "--tokens", "4", *where)
-    assert json.loads(stoker("eval", "tale", "--sequences", "2", "--json", *where).stdout)["step"] == 6
+    inside("generate", "tale", "the stoker", "--tokens", "4", *where)
+    assert json.loads(inside("eval", "tale", "--sequences", "2", "--json", *where).stdout)["step"] == 6
     assert json.loads(stoker("replay", "tale", "--step", "5", "--json", *where).stdout)["replayed"]["equal"]
-    stoker("export", "tale", "--step", "3", "-o", str(tmp_path / "model"), *where)
+    inside("export", "tale", "--step", "3", "-o", str(tmp_path / "model"), *where)
     assert (tmp_path / "model" / "config.json").is_file()
-    assert "is done" in stoker("train", "name=tale", *SHORT, f"data={tokens}", *where).stdout
-    done = stoker("status", "tail", *where, code=2)
+    assert "is done" in inside("train", "name=tale", *SHORT, f"data={tokens}", *where).stdout
+    done = inside("status", "tail", *where, code=2)
     assert f"there is no run 'tail' in {s3}" in done.stderr
     assert "tale" in done.stderr
 
 
-def test_an_export_and_an_import_are_kept_in_the_store(stoker, tokens: Path, s3: str, machine) -> None:
+def test_an_export_and_an_import_are_kept_in_the_store(stoker, tokens: Path, s3: str, machine, monkeypatch) -> None:
+    monkeypatch.chdir(stoker.folder)
     machine("one")
     stoker("train", "name=tale", *SHORT, f"data={tokens}", "--runs", s3)
-    stoker("export", "tale", "--runs", s3)
-    stoker("export", "tale", "-o", f"{s3}-models/tale", "--runs", s3)
+    inside("export", "tale", "--runs", s3)
+    inside("export", "tale", "-o", f"{s3}-models/tale", "--runs", s3)
     there = open_store(f"{s3}-models").list("tale/").objects
     assert {"tale/config.json", "tale/model.safetensors", "tale/tokenizer.json"} <= set(there)
     assert "tale/export/step-6/config.json" in open_store(s3).list("tale/export/").objects
-    again = stoker("export", "tale", "-o", f"{s3}-models/tale", "--runs", s3, code=2)
+    again = inside("export", "tale", "-o", f"{s3}-models/tale", "--runs", s3, code=2)
     assert f"{s3}-models/tale is not empty" in again.stderr
 
     machine("two")
-    stoker("export", "tale", "-o", "model", "--runs", s3)
-    stoker("import", "model", "--name", "back", "--runs", s3)
+    inside("export", "tale", "-o", "model", "--runs", s3)
+    inside("import", "model", "--name", "back", "--runs", s3)
     machine("three")
-    stoker("generate", "back", "the stoker", "--tokens", "4", "--runs", s3)
+    inside("generate", "back", "the stoker", "--tokens", "4", "--runs", s3)
 
 
 @pytest.mark.parametrize("bucket", ["s3", pytest.param("gs", marks=pytest.mark.soak)], indirect=True)
@@ -174,8 +185,8 @@ def test_a_store_that_is_gone_at_the_end_gives_75_and_the_same_command_brings_th
     assert saved_in(s3, "tale") == [3, 6]
 
 
-def one_line(stoker, *words: str) -> str:
-    done = stoker("train", "name=tale", *SHORT, *words, code=2)
+def one_line(*words: str) -> str:
+    done = inside("train", "name=tale", *SHORT, *words, code=2)
     (line,) = done.stderr.splitlines()
     assert "Traceback" not in done.stdout
     assert not (cache() / "runs").exists() or not list((cache() / "runs").glob("*/tale/checkpoints/*"))
@@ -185,34 +196,34 @@ def one_line(stoker, *words: str) -> str:
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 @pytest.mark.usefixtures("nowhere")
 def test_a_bucket_without_permission_is_refused_before_anything_is_done(
-    stoker, tokens: Path, monkeypatch, forbidding: str, scheme: str
+    tokens: Path, monkeypatch, forbidding: str, scheme: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", forbidding)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", forbidding)
-    line = one_line(stoker, f"data={tokens}", "--runs", f"{scheme}://closed/runs")
+    line = one_line(f"data={tokens}", "--runs", f"{scheme}://closed/runs")
     assert line.startswith(f"stoker: no permission for {scheme}://closed/runs")
 
 
-def test_a_bucket_that_is_not_there_is_refused(stoker, tokens: Path, bucket: str) -> None:
+def test_a_bucket_that_is_not_there_is_refused(tokens: Path, bucket: str) -> None:
     url = f"{bucket[:5]}no-such-bucket/runs"
-    assert "there is no bucket 'no-such-bucket'" in one_line(stoker, f"data={tokens}", "--runs", url)
+    assert "there is no bucket 'no-such-bucket'" in one_line(f"data={tokens}", "--runs", url)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 @pytest.mark.usefixtures("nowhere")
-def test_an_endpoint_that_does_not_answer_is_named(stoker, tokens: Path, monkeypatch, scheme: str) -> None:
+def test_an_endpoint_that_does_not_answer_is_named(tokens: Path, monkeypatch, scheme: str) -> None:
     url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
-    line = one_line(stoker, f"data={tokens}", "--runs", f"{scheme}://bucket/runs")
+    line = one_line(f"data={tokens}", "--runs", f"{scheme}://bucket/runs")
     assert f"{scheme}://bucket/runs cannot be reached" in line
 
 
 @pytest.mark.usefixtures("nowhere")
-def test_without_credentials_a_run_is_refused(stoker, tokens: Path, monkeypatch) -> None:
+def test_without_credentials_a_run_is_refused(tokens: Path, monkeypatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert "no AWS credentials" in one_line(stoker, f"data={tokens}", "--runs", "s3://bucket/runs")
-    assert "no Google credentials" in one_line(stoker, f"data={tokens}", "--runs", "gs://bucket/runs")
+    assert "no AWS credentials" in one_line(f"data={tokens}", "--runs", "s3://bucket/runs")
+    assert "no Google credentials" in one_line(f"data={tokens}", "--runs", "gs://bucket/runs")
 
 
 @pytest.mark.usefixtures("nowhere")
@@ -228,6 +239,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, url: str, module: str, extra: 
 
 
 @pytest.mark.usefixtures("nowhere")
-def test_a_url_of_another_kind_is_refused(stoker) -> None:
-    assert "hdfs://" in stoker("ps", "--runs", "hdfs://name/runs", code=2).stderr
-    assert os.listdir(stoker.folder) == []
+def test_a_url_of_another_kind_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "hdfs://" in inside("ps", "--runs", "hdfs://name/runs", code=2).stderr
+    assert os.listdir(tmp_path) == []

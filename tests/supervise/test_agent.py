@@ -2,10 +2,8 @@
 
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +18,9 @@ from stoker.rundir import RunDir
 from stoker.spec.on import On
 from stoker.spec.run import ScriptSpec
 from stoker.supervise.agent import RankLogs
-from tests.waiting import until
+from stoker.supervise.port import free_port
+from tests.processes import is_alive
+from tests.waiting import PATIENCE_S, until
 
 Make = Callable[..., Any]
 SCRIPT = """
@@ -35,8 +35,9 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a server of 3.5 listens."""
     if not shutil.which("setpriv"):
         pytest.skip("etcd is built by the lab, which needs Linux")
-    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    argv = [golang.etcd() / "etcd", "--enable-v2", "--data-dir", tmp_path_factory.mktemp("etcd"), "--log-level=error"]
+    binary = golang.etcd() / "etcd"
+    client, peer = (f"http://127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2))
+    argv = [binary, "--enable-v2", "--data-dir", tmp_path_factory.mktemp("etcd"), "--log-level=error"]
     argv += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
     argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
     with subprocess.Popen(argv) as server:
@@ -49,15 +50,15 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def tale(tmp_path: Path, etcd: str, nodes: Make) -> Make:
-    """tale(script): a run of two nodes with two workers each."""
+    """tale(script): a run of two nodes with so many workers each."""
 
-    def make(script: str, **on: Any) -> Any:
+    def make(script: str, *, workers: int = 2, **on: Any) -> Any:
         file = tmp_path / "train.py"
         file.write_text(SCRIPT + dedent(script))
         run = RunDir(tmp_path / "tale")
         place = On(kind="kubernetes", nodes="2", rendezvous="etcd", etcd=etcd, **on)
         run.create(ScriptSpec(name="tale", script=str(file), on=place), None)
-        return nodes(run, sys.executable, str(file))
+        return nodes(run, sys.executable, str(file), workers=workers)
 
     return make
 
@@ -71,16 +72,17 @@ def test_two_nodes_train_with_the_ranks_that_torch_agreed_on(tale: Make) -> None
         total = torch.tensor([float(rank)])
         dist.all_reduce(total)
         print("step 7 loss", total.item(), os.environ["TORCHELASTIC_RUN_ID"])
-        if rank != 0: print("worker", rank, "of", dist.get_world_size(), "by", os.getppid(), file=sys.stderr)
-        """
+        print("worker", rank, "of", dist.get_world_size(), "by", os.getppid(), file=sys.stderr)
+        """,
+        workers=1,
     )
-    assert [one.wait(timeout=120) for one in (story.start(0), story.start(1))] == [0, 0], story.story()
+    assert [one.wait(timeout=PATIENCE_S) for one in (story.start(0), story.start(1))] == [0, 0], story.story()
     run = story.run
     assert run.exit().state == "done"
-    assert "step 7 loss 6.0 tale-1-" in run.log(0).read_text()
-    agents = {re.search(rf"worker {rank} of 4 by (\d+)", run.log(rank).read_text())[1] for rank in (1, 2, 3)}
+    assert "step 7 loss 1.0 tale-1-" in run.log(0).read_text()
+    agents = {re.search(rf"worker {rank} of 2 by (\d+)", run.log(rank).read_text())[1] for rank in (0, 1)}
     assert len(agents) == 2
-    assert [(record["step"], record["loss"], record["world"]) for record in run.metrics()] == [(7, 6.0, 4)]
+    assert [(record["step"], record["loss"], record["world"]) for record in run.metrics()] == [(7, 1.0, 2)]
     assert (run.logs / "agent-0.log").exists()
 
 
@@ -93,7 +95,7 @@ def test_a_worker_that_fails_is_named_by_its_rank_and_all_are_started_again(tale
             sys.exit(9)
         """
     )
-    assert [one.wait(timeout=180) for one in (story.start(0), story.start(1))] == [0, 0], story.story()
+    assert [one.wait(timeout=PATIENCE_S) for one in (story.start(0), story.start(1))] == [0, 0], story.story()
     [failed] = story.events("failed")
     assert (failed["rank"], failed["code"], failed["line"]) == (2, 9, "the disk is on fire")
     assert [world["workers"] for world in story.events("world")] == [4, 4]
@@ -109,11 +111,11 @@ def test_a_run_that_is_stopped_leaves_no_worker_behind(tale: Make) -> None:
     )
     both = [story.start(0), story.start(1)]
     files = [story.run.path / f"pid-{rank}" for rank in range(4)]
-    wait_for(lambda: all(file.exists() and file.read_text() for file in files))
+    until(lambda: all(file.exists() and file.read_text() for file in files))
     for one in both:
         one.terminate()
-    assert [one.wait(timeout=120) for one in both] == [203, 203]
-    assert not any(Path("/proc", file.read_text()).exists() for file in files)
+    assert [one.wait(timeout=PATIENCE_S) for one in both] == [203, 203]
+    assert not any(is_alive(int(file.read_text())) for file in files)
     assert story.run.exit().state == "paused"
 
 
@@ -135,16 +137,3 @@ def listens(server: "subprocess.Popen[bytes]", url: str) -> bool:
         urllib.request.urlopen(f"{url}/health", timeout=5).close()
         return True
     return False
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

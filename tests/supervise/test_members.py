@@ -273,16 +273,19 @@ def test_a_follower_that_was_frozen_too_long_gives_up_its_leader(
 
 
 def test_a_leader_that_was_frozen_blames_nobody(wire: Callable[..., Wire], monkeypatch: pytest.MonkeyPatch) -> None:
-    leader = wire(silence=2.0)
+    leader = wire(silence=4.0)
     with call(leader.listen(HOME, 0)) as silent:
         introduce(silent, "secret")
         heard(leader, 1)
-        look, naps = leader._selector.select, [3.0]
-        monkeypatch.setattr(
-            leader._selector, "select", lambda timeout: (time.sleep(naps.pop() if naps else 0), look(timeout))[1]
-        )
-        until(lambda: not naps)
-        time.sleep(3.5)
+        look, looks = leader._selector.select, []
+
+        def nap_once(timeout: float) -> Any:
+            looks.append(timeout)
+            time.sleep(5.0 if len(looks) == 1 else 0)
+            return look(timeout)
+
+        monkeypatch.setattr(leader._selector, "select", nap_once)
+        until(lambda: len(looks) >= 3)
         assert leader.news() == []
 
 

@@ -17,7 +17,7 @@ from stoker.rundir import DataRef, Exit, RunDir, write_json
 from stoker.spec.data import Data
 from stoker.spec.run import On, RunSpec, ScriptSpec, Until
 from tests.processes import is_alive
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 Make = Callable[..., Any]
 
@@ -92,7 +92,7 @@ def started(run: RunDir, attempt: int) -> None:
 
 def finish(run: RunDir, *supervisors: "subprocess.Popen[bytes]") -> None:
     (run.path / "finish").touch()
-    assert [one.wait(timeout=60) for one in supervisors] == [0] * len(supervisors)
+    assert [one.wait(timeout=PATIENCE_S) for one in supervisors] == [0] * len(supervisors)
     assert ended(run).state == "done"
 
 
@@ -153,7 +153,7 @@ def test_a_worker_killed_on_another_node_is_the_culprit_and_all_start_again(run:
 
 def test_a_crash_that_comes_again_ends_the_run_on_every_node(run: RunDir, tale: Make) -> None:
     two = tale('if rank == 2: print("ValueError: no such thing"); sys.exit(1)\ntime.sleep(60)')
-    assert [one.wait(timeout=60) for one in two.begin(2)] == [3, 3]
+    assert [one.wait(timeout=PATIENCE_S) for one in two.begin(2)] == [3, 3]
     assert (ended(run).state, ended(run).rank) == ("failed", 2)
     assert "worker 2 ended with code 1: ValueError: no such thing, 2 times in a row" in ended(run).reason
 
@@ -164,7 +164,7 @@ def test_a_worker_that_knows_better_ends_the_run_on_every_node_with_its_code(
 ) -> None:
     two = tale(f'if rank == 3: print("loss is NaN"); sys.exit({code})\ntime.sleep(60)')
     supervisors = two.begin(2)
-    assert [one.wait(timeout=60) for one in supervisors] == [code, code]
+    assert [one.wait(timeout=PATIENCE_S) for one in supervisors] == [code, code]
     assert (ended(run).state, ended(run).code, ended(run).rank) == ("failed", code, 3)
     assert "loss is NaN" in ended(run).reason
 
@@ -204,7 +204,7 @@ def test_a_node_told_to_leave_saves_with_all_and_the_others_go_on_without_it(run
     first, second, third = some.begin(3)
     ready(some, 0, 1, 2)
     second.terminate()
-    assert second.wait(timeout=60) == 203
+    assert second.wait(timeout=PATIENCE_S) == 203
     ready(some, 0, 2)
     back = some.start(1)
     ready(some, 0, 1, 2)
@@ -222,7 +222,7 @@ def test_a_leader_told_to_leave_hands_over(run: RunDir, tale: Make) -> None:
     first, second = some.begin(2)
     ready(some, 0, 1)
     first.terminate()
-    assert first.wait(timeout=60) == 203
+    assert first.wait(timeout=PATIENCE_S) == 203
     ready(some, 1)
     finish(run, second)
 
@@ -233,7 +233,7 @@ def test_when_all_nodes_are_told_to_leave_the_run_is_paused(run: RunDir, tale: M
     ready(two, 0, 1)
     for one in supervisors:
         one.terminate()
-    assert [one.wait(timeout=60) for one in supervisors] == [203, 203]
+    assert [one.wait(timeout=PATIENCE_S) for one in supervisors] == [203, 203]
     assert (ended(run).state, ended(run).reason) == ("paused", "stopped as asked")
     assert run.holder() is None
     supervisors = two.begin(2)
@@ -267,14 +267,14 @@ def test_a_node_that_comes_anew_replaces_the_one_of_its_index(run: RunDir, tale:
 def test_a_run_that_has_its_own_end_ends_all_nodes_with_code_0(run: RunDir, tale: Make) -> None:
     two = tale('leave("paused", 0, "until.time is reached")')
     supervisors = two.begin(2)
-    assert [one.wait(timeout=60) for one in supervisors] == [0, 0]
+    assert [one.wait(timeout=PATIENCE_S) for one in supervisors] == [0, 0]
     assert ended(run).state == "paused"
 
 
 def test_a_node_that_comes_after_the_end_ends_as_the_run_did(run: RunDir, tale: Make) -> None:
     two = tale()
     run.write_exit(Exit(state="failed", code=3, step=7, reason="the gradients are not finite"))
-    assert two.start(1).wait(timeout=60) == 3
+    assert two.start(1).wait(timeout=PATIENCE_S) == 3
     assert two.worlds() == []
 
 
@@ -284,7 +284,7 @@ def test_one_node_in_a_pod_needs_no_peers_and_waits_for_the_one_that_it_replaces
     started(run, 1)
     new = one.start(0)
     old.terminate()
-    assert old.wait(timeout=60) == 203
+    assert old.wait(timeout=PATIENCE_S) == 203
     started(run, 2)
     finish(run, new)
     assert not (run.path / ".members" / "leader.json").exists()
@@ -300,7 +300,7 @@ def test_one_node_whose_lock_was_lost_leaves_the_run_to_its_replacement(run: Run
         (run.path / ".members" / "leader.json").unlink()
     else:
         write_json(run.path / ".members" / "leader.json", leader_of(run) | {"id": "another"})
-    assert old.wait(timeout=60) == 203
+    assert old.wait(timeout=PATIENCE_S) == 203
     until(lambda: not is_alive(worker))
     assert run.exit() is None
     assert ended or leader_of(run)["id"] == "another"
@@ -328,10 +328,10 @@ def test_a_script_over_two_nodes_is_asked_everywhere_and_has_the_curve_of_rank_0
     first, second = two.begin(2, KEY=key)
     until(lambda: all((run.path / f"ready-1-{rank}").exists() for rank in (0, 1)))
     second.terminate()
-    assert second.wait(timeout=60) == 203
-    assert all((run.path / f"saved-{rank}").exists() for rank in (0, 1))
+    assert second.wait(timeout=PATIENCE_S) == 203
+    until(lambda: all((run.path / f"saved-{rank}").exists() for rank in (0, 1)))
     again = two.start(1, KEY=key)
-    assert [one.wait(timeout=60) for one in (first, again)] == [0, 0]
+    assert [one.wait(timeout=PATIENCE_S) for one in (first, again)] == [0, 0]
     assert (ended(run).state, ended(run).step) == ("done", 5)
     assert [(record["loss"], record["world"]) for record in run.metrics()] == [(1.0, 2)]
     files = [two.log, *(path for path in run.path.rglob("*") if path.is_file())]

@@ -16,6 +16,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes
 from stoker.spec.run import On, RunSpec, ScriptSpec, Until
 from stoker.supervise.wanted import want, wanted
+from tests.waiting import PATIENCE_S, until
 
 # Ends as the trainer does: when one worker is asked to, all of them save and leave.
 WORKER = """
@@ -66,13 +67,6 @@ def scale(run: RunDir) -> Callable[..., str]:
     return call
 
 
-def until(condition: Callable[[], object], *, tell: Callable[[], str] = lambda: "") -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, f"it did not happen\n{tell()}"
-        time.sleep(0.01)
-
-
 def train(tale: Any, *nodes: int) -> None:
     """Until an attempt of just these nodes runs."""
 
@@ -88,7 +82,7 @@ def train(tale: Any, *nodes: int) -> None:
 
 def finish(run: RunDir, *supervisors: "subprocess.Popen[bytes]") -> None:
     (run.path / "finish").touch()
-    assert [one.wait(timeout=60) for one in supervisors] == [0] * len(supervisors)
+    assert [one.wait(timeout=PATIENCE_S) for one in supervisors] == [0] * len(supervisors)
 
 
 def test_one_node_grows_to_two_and_shrinks_again(run: RunDir, tale: Any, scale: Callable[[str], str]) -> None:
@@ -101,7 +95,7 @@ def test_one_node_grows_to_two_and_shrinks_again(run: RunDir, tale: Any, scale: 
     assert scale("1") == "2"
     train(one, 0)  # before the node that has to go is told to
     second.terminate()
-    assert second.wait(timeout=60) == 203
+    assert second.wait(timeout=PATIENCE_S) == 203
     until(lambda: one.events("left"))
     finish(run, first)
     assert one.worlds() == [[0], [0, 1], [0]]
@@ -140,7 +134,7 @@ def test_a_node_that_goes_before_its_leader_knows_is_not_waited_for(
     train(two, 0, 1)
     scale("1")
     second.terminate()
-    assert second.wait(timeout=60) == 203
+    assert second.wait(timeout=PATIENCE_S) == 203
     train(two, 0)
     finish(run, first)
     assert two.worlds() == [[0, 1], [0]]
@@ -158,7 +152,7 @@ def test_a_leader_that_has_to_go_hands_over_to_one_that_knows_the_number(
     scale("1")
     until(lambda: two.events("scaled"))
     second.terminate()
-    assert second.wait(timeout=60) == 203
+    assert second.wait(timeout=PATIENCE_S) == 203
     train(two, 0)
     finish(run, first)
     assert two.worlds() == [[1, 0], [0]]

@@ -78,7 +78,9 @@ def test_a_crash_starts_all_again_and_each_attempt_has_its_number(tmp_path: Path
     script = """
     print("count", os.environ["TORCHELASTIC_RESTART_COUNT"], "of", os.environ["TORCHELASTIC_MAX_RESTARTS"])
     (run / f"attempt-{attempt}-{rank}").touch()
-    if attempt < 3 and rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+    if attempt < 3 and rank == 1:
+        while not (run / f"attempt-{attempt}-0").exists(): time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
     if attempt < 3: time.sleep(60)
     """
     run = new_run(tmp_path, script)

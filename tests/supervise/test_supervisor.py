@@ -110,10 +110,12 @@ def test_a_crash_starts_all_workers_again_as_a_new_attempt(tmp_path: Path, start
 def test_the_one_that_was_killed_is_the_culprit_not_the_peer_that_failed_with_it(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path, max_restarts=0)
     script = """
+    other = run / f"pid-1-{1 - rank}"
+    while not other.exists() or not other.read_text(): time.sleep(0.001)
     if rank == 0:
-        while not (run / "gone").exists(): time.sleep(0.001)
+        stat = Path("/proc", other.read_text(), "stat")
+        while stat.exists() and ") Z " not in stat.read_text(): time.sleep(0.001)
         print("connection closed by peer"); sys.exit(1)
-    (run / "gone").touch()
     os.kill(os.getpid(), signal.SIGKILL)
     """
     assert start(run, dedent(script)).wait() == 3
@@ -190,7 +192,7 @@ def test_a_request_to_stop_reaches_all_workers_and_waits_for_their_save(
 
 def test_a_worker_stopped_before_it_could_listen_leaves_a_paused_run(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path)
-    supervisor = start(run, "save(4); time.sleep(60)")
+    supervisor = start(run, "if rank == 0: save(4)\ntime.sleep(60)")
     pids(run, attempt=1)
     until(lambda: run.saved())
     supervisor.terminate()

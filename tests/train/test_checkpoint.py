@@ -20,6 +20,18 @@ WORDS = [
     "model.layers=2", "model.heads=2", "model.width=64", "model.context=64", "batch.sequences=4", "batch.length=64",
     "precision=fp32", "log.every=1", "eval.every=0", "optim.horizon=12", "optim.warmup=2", "on.workers=1",
 ]  # fmt: skip
+ENOUGH = """
+import os, signal
+import stoker
+
+class Enough(stoker.Callback):
+    saves = 0
+
+    def saved(self, step, folder):
+        self.saves += 1
+        if self.saves == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+"""
 
 
 @pytest.fixture
@@ -98,8 +110,9 @@ def test_a_trained_run_saves_on_schedule_and_at_its_end_and_step_0_on_request(wo
     assert steps(again) == [2, 3]
 
 
-def test_a_run_saves_by_the_clock_too(worker) -> None:
-    run = worker("name=run", "until.steps=1M", "until.time=2s", "checkpoint.every=0.3s", "checkpoint.keep=99")
+def test_a_run_saves_by_the_clock_too(worker, mine) -> None:
+    clock = ["until.steps=1M", "until.time=300s", "checkpoint.every=0.3s", "checkpoint.keep=99"]
+    run = worker("name=run", *clock, f"callbacks=[{mine(ENOUGH)}:Enough]", code=75)
     assert run.exit().state == "paused"
     assert len(steps(run)) >= 3, run.events()
 

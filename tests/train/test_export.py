@@ -3,8 +3,6 @@
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,25 +19,19 @@ from stoker.train.export import Exported, default_folder, export
 from stoker.train.importing import import_model
 from stoker.train.load import load_model
 from stoker.train.models.gpt2 import SPEC
+from tests.train.working import working
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 FILES = {
     "README.md", "config.json", "generation_config.json", "special_tokens_map.json", "stoker.json", "tokenizer.json",
     "tokenizer_config.json",
 }  # fmt: skip
 
 
-TINY = [
-    "model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "batch.sequences=4", "batch.length=32",
-    "precision=fp32", "compile=false", "until.steps=4", "eval.every=2", "on.workers=1", "on.device=cpu",
-]  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, tokens: Path) -> RunDir:
-    folder = tmp_path_factory.mktemp("place")
-    words = ["train", "name=tale", f"data={tokens}", *TINY, "env.MY_PASSWORD=hunter2"]
-    subprocess.run([sys.executable, "-m", "stoker", *words], cwd=folder, check=True, capture_output=True)
-    return RunDir(folder / "runs" / "tale")
+    with working(tmp_path_factory.mktemp("place"), tokens) as train:
+        return train("name=tale", "compile=false", "until.steps=4", "eval.every=2", "env.MY_PASSWORD=hunter2")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +92,7 @@ def test_the_card_has_the_numbers_and_nothing_private(run: RunDir, exported: Exp
         assert private not in everything
 
 
-@pytest.mark.parametrize(("dtype", "limit"), [("bf16", 20_000), ("fp16", 10**9)])
+@pytest.mark.parametrize(("dtype", "limit"), [("bf16", 20_000), pytest.param("fp16", 10**9, marks=pytest.mark.soak)])
 def test_a_smaller_dtype_is_the_rounded_model_and_is_proven_as_strictly(
     run: RunDir, tmp_path: Path, dtype: Precision, limit: int
 ) -> None:

@@ -72,7 +72,14 @@ def test_skipping_forgives_any_number_of_steps_but_not_ten_in_a_row() -> None:
         guard.check(60, finite=False)
 
 
-def test_a_run_whose_gradients_are_not_finite_stops_with_one_line_and_a_remedy(stoker, tokens) -> None:
+def test_a_run_whose_gradients_are_not_finite_stops(worker) -> None:
+    run = worker("name=run", "until.steps=20", "optim.lr=1e30", code=3)
+    assert "the gradients are not finite at step 2" in run.exit().reason
+    assert "Lower optim.lr" in run.exit().remedy
+
+
+@pytest.mark.soak
+def test_such_a_run_of_two_workers_says_so_in_one_line_and_is_not_started_again(stoker, tokens) -> None:
     model = ["model.layers=1", "model.heads=1", "model.width=16", "model.context=16", "batch.length=16"]
     words = [f"data={tokens}", *model, "until.steps=20", "optim.lr=1e30", "checkpoint.every=1", "log.tensorboard=false"]
     done = stoker("train", "name=poisoned", *words, "on.workers=2", "batch.sequences=2", code=3)

@@ -14,7 +14,9 @@ from stoker.train.export import export
 from stoker.train.generate import Settings, generate
 from stoker.train.importing import import_model
 from stoker.train.load import load_model
+from tests.inside import inside
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = [
     "model.family=llama", "model.layers=2", "model.heads=4", "model.kv_heads=2", "model.width=32", "model.hidden=48",
     "model.context=32", "batch.sequences=4", "batch.length=32", "precision=fp32", "compile=false", "until.steps=4",
@@ -80,16 +82,15 @@ def test_text_begins_as_the_tokenizer_says_and_goes_on_as_transformers_does(tmp_
 
 
 def test_a_run_on_own_text_is_evaluated_written_with_and_exported_with_proof(
-    stoker, books: Path, tokenizer: Path
+    worker, books: Path, tokenizer: Path
 ) -> None:
-    stoker("train", "name=tale", f"data={books}", f"data.tokenizer={tokenizer}", *TINY)
-    run = stoker.run("tale")
+    run = worker("name=tale", f"data={books}", f"data.tokenizer={tokenizer}", *TINY, shaped=False)
     assert load_folder(run.tokenizer).begin is None, "its documents have only an end"
     losses = [record["val_loss"] for record in run.metrics() if "val_loss" in record]
-    judged = json.loads(stoker("eval", "tale", "--json").stdout)
+    judged = json.loads(inside("eval", str(run.path), "--json").stdout)
     assert judged["loss"] == pytest.approx(losses[-1], rel=0.05)
-    assert "the stoker" in stoker("generate", "tale", "the stoker", "--tokens", "5").stdout
-    stoker("export", "tale", "--require-proof")
+    assert "the stoker" in inside("generate", str(run.path), "the stoker", "--tokens", "5").stdout
+    inside("export", str(run.path), "--require-proof")
     folder = run.path / "export" / "step-4"
     reader = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer / "tokenizer.model"))
     assert AutoTokenizer.from_pretrained(folder)("the stoker feeds")["input_ids"] == reader.encode("the stoker feeds")

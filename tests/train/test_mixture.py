@@ -7,6 +7,7 @@ import pytest
 
 from stoker.observe.audit import audit
 from stoker.spec.errors import UserError
+from tests.inside import inside
 
 WORDS = [
     "model.layers=2", "model.heads=2", "model.width=32", "model.context=16", "compile=false",
@@ -25,10 +26,10 @@ def words(tmp_path: Path) -> list[str]:
     return [*WORDS, "data.path=null", f"data.mix={parts}"]
 
 
-def test_every_part_has_its_share_and_audit_says_so(stoker, worker, words: list[str]) -> None:
+def test_every_part_has_its_share_and_audit_says_so(worker, words: list[str]) -> None:
     run = worker("name=run", *words, "until.steps=30")
     worker("name=run", *words)
-    assert "0.75 of" in stoker("train", "name=run", *words, "--dry-run").stdout
+    assert "0.75 of" in inside("train", "name=run", *words, "--dry-run", "--runs", str(run.path.parent)).stdout
     report = audit(run)
     assert report.ok, report
     assert report.steps == 70
@@ -37,19 +38,19 @@ def test_every_part_has_its_share_and_audit_says_so(stoker, worker, words: list[
     assert a.samples + b.samples == 70 * 64
     assert 3072 <= a.samples <= 3072 + 70 * 64 - 4096
     assert b.epochs > 1, "the small one is gone through several times"
-    table = stoker("audit", "here/run").stdout
+    table = inside("audit", str(run.path)).stdout
     assert "b.jsonl: " in table
     assert "weight of 0.25" in table
 
-    shown = json.loads(stoker("replay", "here/run", "--step", "69", "--json").stdout)
+    shown = json.loads(inside("replay", str(run.path), "--step", "69", "--json").stdout)
     assert shown["in_order"]
     assert shown["in_shards"]
     assert shown["replayed"]["equal"]
     for sample in shown["samples"]:
         assert {document["file"] for document in sample["documents"]} == {sample["source"]}
     assert {Path(sample["source"]).name for sample in shown["samples"]} == {"a.txt", "b.jsonl"}
-    assert "SOURCE" in stoker("replay", "here/run", "--step", "69", "--no-loss").stdout
-    assert "perplexity" in stoker("eval", "here/run").stdout
+    assert "SOURCE" in inside("replay", str(run.path), "--step", "69", "--no-loss").stdout
+    assert "perplexity" in inside("eval", str(run.path)).stdout
 
 
 def test_other_weights_are_another_run(worker, words: list[str]) -> None:

@@ -17,6 +17,7 @@ from stoker.rundir import RunDir
 from stoker.spec.load import load
 from stoker.spec.on import Nodes
 from stoker.supervise.wanted import want
+from tests.train.holding import HOLD
 
 STEPS = 50
 WORDS = [
@@ -24,14 +25,6 @@ WORDS = [
     "batch.sequences=10", "batch.length=32", f"until.steps={STEPS}", "on.device=cpu",
     "precision=fp32", "checkpoint.every=10", "log.every=1", "eval.every=25", "optim.warmup=5", "optim.lr=1e-3",
 ]  # fmt: skip
-HOLD = """
-import time
-from pathlib import Path
-
-def hold(record):
-    while Path(f"hold-{record['step']}").exists():
-        time.sleep(0.01)
-"""
 SCRIPT = Path(__file__).parents[2] / "examples" / "03-script" / "train.py"
 
 
@@ -61,16 +54,18 @@ def assert_proven(run: RunDir) -> None:
 
 
 def test_whatever_dies_of_two_nodes_the_losses_are_those_of_one_undisturbed_node(
-    tmp_path: Path, stoker: Any, tokens: Path, nodes: Callable[..., Any], eventually: Callable[..., None]
+    tmp_path: Path, stoker: Any, tokens: Path, nodes: Callable[..., Any], mine: Any, eventually: Callable[..., None]
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    stoker("train", "name=whole", f"data={tokens}", *WORDS, "on.workers=4")
+    stoker("train", "name=whole", f"data={tokens}", *WORDS, "on.workers=2")
     whole = stoker.run("whole")
 
-    run = new_run(tmp_path, "killed", tokens)
-    two = nodes(run)
+    run = new_run(tmp_path, "killed", tokens, f"callbacks=[{mine(HOLD)}:hold]")
+    two = nodes(run, workers=1)
+    held = tmp_path / "hold-45"
+    held.touch()
     first, second = two.begin(2)
 
     def reach(low: int) -> None:
@@ -87,6 +82,7 @@ def test_whatever_dies_of_two_nodes_the_losses_are_those_of_one_undisturbed_node
     reach(33)
     first.kill()
     eventually(lambda: json.loads((run.path / ".members" / "leader.json").read_text())["node"] == 1)
+    held.unlink()
     first = two.start(0)
     assert [first.wait(timeout=300), second.wait(timeout=300)] == [0, 0], two.log.read_text()
 
@@ -163,6 +159,7 @@ def test_a_run_scaled_to_two_nodes_and_back_trains_as_one_that_is_left_alone(
     assert not some.events("failed")
 
 
+@pytest.mark.soak
 def test_a_script_of_torchruns_kind_runs_over_two_nodes(tmp_path: Path, nodes: Callable[..., Any]) -> None:
     run = begin(load(None, [f"script={SCRIPT}", "name=tale"]).spec, runs=tmp_path).run
     two = nodes(run, sys.executable, str(SCRIPT), "--steps", "100", workers=1)

@@ -194,7 +194,7 @@ print(most - before - sum(p.nbytes for p in model.parameters()))
 """
 
 
-@pytest.mark.parametrize("form", ["safetensors", "bin"])
+@pytest.mark.parametrize("form", ["safetensors", pytest.param("bin", marks=pytest.mark.soak)])
 def test_weights_in_shards_are_read_with_no_more_than_a_file_of_them_held(tmp_path: Path, form: str) -> None:
     file_bytes = 20_000_000
     for name, layers in (("large", 12), ("small", 1)):

@@ -18,6 +18,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.train.batches import Batches
 from stoker.train.dist import Ranks
+from tests.train.holding import HOLD
 
 STEPS = 40
 WORDS = [
@@ -25,6 +26,7 @@ WORDS = [
     "batch.sequences=12", "batch.length=32", f"until.steps={STEPS}", f"optim.horizon={STEPS}", "compile=false",
     "precision=fp32", "checkpoint.every=5", "log.every=1", "eval.every=20", "optim.warmup=5", "optim.lr=1e-3",
     "data.stream=true", "data.window=2000", "data.ahead=2", "data.tokenizer={train: 300}", "data.validation=5%",
+    "on.device=cpu", "log.tensorboard=false",
 ]  # fmt: skip
 
 
@@ -120,10 +122,14 @@ def _batches(tokens: TokenSet, rank: int, world: int) -> Batches:
 def test_a_killed_worker_and_a_killed_feeder_change_no_bit(
     stoker, lines: Path, eventually: Callable[..., None], workers_of, kill_tree, everything: bool
 ) -> None:
-    workers = 4 if everything else 2
+    workers = 4 if everything else 1
     words = [*WORDS, f"data.path={lines}", f"on.workers={workers}"]
     stoker("train", "name=whole", *words)
     whole, run = stoker.run("whole"), RunDir(stoker.folder / "other" / "killed")
+    (stoker.folder / "mine.py").write_text(HOLD)
+    held = stoker.folder / "hold-30"
+    held.touch()
+    words.append("callbacks=[mine:hold]")
     process = stoker.start("train", "name=killed", *words, "--runs", "other")  # with a store of its own
     eventually(lambda: last_step(run) >= 2)
     for feeder in feeders(workers_of(process)[0]):
@@ -134,6 +140,7 @@ def test_a_killed_worker_and_a_killed_feeder_change_no_bit(
         eventually(lambda: sum(event["kind"] == "started" for event in run.events()) == 2 and last_step(run) >= 9)
         kill_tree(process)
         process = stoker.start("train", "name=killed", *words, "--runs", "other")
+    held.unlink()
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
 

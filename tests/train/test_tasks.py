@@ -14,6 +14,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.model import Model
 from stoker.train.models import model_spec
 from stoker.train.tasks import Question, choose, last_words, read_choices, read_last_words
+from tests.inside import inside
 
 STORY = "the stoker feeds the old engine. a boiler warms the grate"
 
@@ -123,19 +124,19 @@ def test_a_question_that_is_none_is_named(tmp_path: Path, text: str, words: str)
     assert "\n" not in str(caught.value)
 
 
-def test_a_trained_model_knows_the_grammar_of_its_text(worker: Callable[..., RunDir], stoker, tmp_path: Path) -> None:
+def test_a_trained_model_knows_the_grammar_of_its_text(worker: Callable[..., RunDir], tmp_path: Path) -> None:
     run = worker("name=run", "until.steps=60", "optim.lr=3e-3")
     file = tmp_path / "questions.jsonl"
     line = {"context": "the stoker feeds the old", "choices": ["engine.", "xqz jkw"], "answer": "A"}
     file.write_text(json.dumps(line) + "\n")
     words = ["eval", str(run.path), "--data", str(file), "--device", "cpu"]
-    assert json.loads(stoker(*words, "--task", "choice", "--json").stdout)["accuracy"] == 1
+    assert json.loads(inside(*words, "--task", "choice", "--json").stdout)["accuracy"] == 1
     passages = tmp_path / "passages.txt"
     passages.write_text("the stoker feeds the old engine.\n")
-    shown = stoker("eval", str(run.path), "--data", str(passages), "--task", "last-word").stdout
+    shown = inside("eval", str(run.path), "--data", str(passages), "--task", "last-word").stdout
     assert "perplexity" in shown
     assert "1 questions (last-word)" in shown
-    assert "needs one file" in stoker("eval", str(run.path), "--task", "choice", code=2).stderr
+    assert "needs one file" in inside("eval", str(run.path), "--task", "choice", code=2).stderr
 
 
 @pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\u0085"])

@@ -83,10 +83,10 @@ def test_the_shards_are_the_same_however_often_the_feeder_is_killed(tmp_path: Pa
     feeder = feeder_of(killed)
     assert feeder is not None
     for wanted in (2, 4, 6):  # windows
+        made = len((killed.path / "journal.jsonl").read_text().splitlines())
         feeder.want(wanted * WINDOW)
         process = feeder._process
         assert process is not None
-        made = len((killed.path / "journal.jsonl").read_text().splitlines())
         eventually(lambda made=made: len((killed.path / "journal.jsonl").read_text().splitlines()) > made)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -106,6 +106,7 @@ def test_a_taught_run_that_is_interrupted_goes_on_bit_for_bit(worker: Worker) ->
     assert [record["loss"] for record in broken.metrics()] == wanted
 
 
+@pytest.mark.soak
 def test_a_compiled_taught_run_gives_the_losses_of_an_uncompiled_one(worker: Worker) -> None:
     big = worker("name=big", "until.steps=2")
     words = [f"objective.teacher={big.path}", "until.steps=4"]
