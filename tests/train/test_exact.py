@@ -55,8 +55,7 @@ def assert_proven(run) -> None:
 @pytest.mark.parametrize(
     ("workers", "dropout", "seed"),
     [
-        (2, 0.1, None),
-        pytest.param(4, 0.1, None, marks=pytest.mark.soak),
+        (4, 0.1, None),  # of two workers any order of summing gives the same bits
         pytest.param(2, 0.0, None, marks=pytest.mark.soak),
         *(pytest.param(w, d, s, marks=pytest.mark.soak) for w in (2, 4) for d in (0.0, 0.1) for s in range(3)),
     ],
