@@ -13,10 +13,6 @@ import yaml
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*/run.yaml"))
-SHORT = ("01-own-text", "03-script", "05-bert")  # one of each kind; every one is planned in launch/test_golden.py
-LONG_AND_SHORT = [
-    example if example.parent.name in SHORT else pytest.param(example, marks=pytest.mark.soak) for example in EXAMPLES
-]
 SMALL = [
     "data.tokenizer={train: 300}", "batch.sequences=2", "batch.length=16", "until={steps: 2}", "on.workers=1",
     "model.layers=2", "model.heads=2", "model.width=32", "optim.warmup=1", "compile=false", "eval.sequences=2",
@@ -44,12 +40,10 @@ def test_the_readme_shows_every_room() -> None:
     assert all(re.search(rf"^  {room}/? ", text, re.MULTILINE) for room in rooms)
 
 
-def test_every_example_is_explained() -> None:
-    assert [example for example in EXAMPLES if not example.with_name("README.md").is_file()] == []
-
-
-@pytest.mark.parametrize("example", LONG_AND_SHORT, ids=lambda p: p.parent.name)
-def test_an_example_trains(stoker, books: Path, example: Path) -> None:
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.parent.name)
+def test_an_example_is_short_and_trains(stoker, books: Path, example: Path) -> None:
+    assert len(example.read_text().splitlines()) <= 25
+    assert (example.parent / "README.md").is_file()
     text = example.read_text()
     words, steps = (["args=[--steps, 20]"], 20) if "script:" in text else (SMALL, 2)
     if "mine:" in text:
@@ -76,10 +70,7 @@ def test_the_guides_own_code_is_that_of_the_example() -> None:
     assert all(block in example for block in shown)
 
 
-@pytest.mark.parametrize(
-    ("number", "end"), [(0, "logged steps"), pytest.param(1, "['done', 'done']", marks=pytest.mark.soak)]
-)
-def test_the_guides_python_runs(stoker, books: Path, number: int, end: str) -> None:
+def test_the_guides_python_runs(stoker, books: Path) -> None:
     (stoker.folder / "books").symlink_to(books)
     (stoker.folder / "run.yaml").write_text(
         "model: {layers: 1, heads: 2, width: 32, context: 32}\n"
@@ -88,12 +79,11 @@ def test_the_guides_python_runs(stoker, books: Path, number: int, end: str) -> N
         "until: {steps: 1000}\n"
         "on: {workers: 1}\n"
     )
-    blocks = code_of("python.md")
-    assert len(blocks) == 2
-    argv = [sys.executable, "-c", blocks[number]]
-    done = subprocess.run(argv, cwd=stoker.folder, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith(end)
+    for block, end in zip(code_of("python.md"), ["logged steps", "['done', 'done']"], strict=True):
+        argv = [sys.executable, "-c", block]
+        done = subprocess.run(argv, cwd=stoker.folder, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip().endswith(end)
 
 
 def code_of(guide: str) -> list[str]:

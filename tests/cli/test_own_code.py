@@ -38,7 +38,6 @@ def losses(run) -> dict[int, float]:
     return {record["step"]: record["loss"] for record in run.metrics()}
 
 
-@pytest.mark.soak
 def test_a_run_of_ones_own_killed_anywhere_gives_the_losses_of_an_undisturbed_one(
     stoker, place: Path, eventually, workers_of
 ) -> None:
