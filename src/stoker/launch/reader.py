@@ -128,10 +128,13 @@ def _is_good(pod: Object) -> bool:
 
 def _wait(cluster: Cluster, name: str, end: float) -> str:
     seen: Object = {}
+    gone = Cut(f"pod {name} was deleted before it ran")
     while (left := end - time.monotonic()) > 0:
+        if seen and cluster.get("Pod", name) is None:
+            raise gone
         for kind, pod in cluster.watch("Pod", fields={"metadata.name": name}, seconds=min(left, BINDING)):
             if kind == "DELETED":
-                raise Cut(f"pod {name} was deleted before it ran")
+                raise gone
             seen = pod
             if runs(pod):
                 return name
