@@ -12,6 +12,7 @@ import pytest
 
 from lab import fake, image
 from lab.places import NODES
+from tests.lab.sharing import fake_nodes
 
 HERE = Path(__file__).parent
 
@@ -108,8 +109,7 @@ def test_an_elastic_pytorchjob_trains_over_both_nodes(lab: Any, namespace: Any) 
 
 
 def test_fake_nodes_come_run_pods_and_go(namespace: Any) -> None:
-    fake.have(3, named="dream")
-    try:
+    with fake_nodes(3, named="dream"):
         named = namespace.kubectl.json("get", "nodes", f"--selector={fake.MARK}=dream")["items"]
         assert [one["metadata"]["name"] for one in named] == ["dream-00000", "dream-00001", "dream-00002"]
         spec = {
@@ -120,8 +120,6 @@ def test_fake_nodes_come_run_pods_and_go(namespace: Any) -> None:
         namespace.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dream"}, "spec": spec})
         namespace.kubectl("wait", "--for=condition=Ready", "pod/dream", "--timeout=60s")
         assert "kwok" in namespace.kubectl("logs", "dream")
-    finally:
-        fake.have(0, named="dream")
 
 
 def elastic_job(name: str, image: str, scripts: str) -> dict[str, Any]:

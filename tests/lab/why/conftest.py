@@ -6,11 +6,13 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lab import fake
+from lab.kubectl import Kubectl
 from stoker.cli.main import main
+from tests.lab.sharing import fake_nodes
 from tests.lab.why.bed import Bed
 from tests.lab.why.registry import locked_registry, put_strange_image
 from tests.lab.why.troubles import FREE, HELD, claim, dumb_node, queue, release
@@ -42,20 +44,23 @@ def bed(lab, namespace, tmp_path: Path, stoker) -> Iterator[Bed]:  # noqa: ARG00
     namespace.kubectl.apply(claim("classless", storageClassName="nonesuch"), claim("bare", storageClassName=""))
     put_strange_image()
     named = f"why{uuid.uuid4().hex[:6]}"
-    fake.have(3, named=named)
-    try:
-        lab.kubectl("cordon", f"{named}-00001")
-        lab.kubectl.apply(queue(named), dumb_node(f"{named}-silent"))
-        with locked_registry() as locked:
-            yield Bed(lab, namespace, tmp_path, locked, named)
-    finally:
-        lab.kubectl("label", "nodes", "--all", "team-")
-        lab.kubectl("delete", "validatingwebhookconfiguration", f"{namespace.name}-webhook", "--ignore-not-found")
-        for pod in namespace.kubectl.json("get", "pods")["items"]:
-            if HELD in pod["metadata"].get("finalizers", []):
-                namespace.kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", FREE, check=False)
-        for trouble in ("quota", "webhook", "ending"):
-            release(lab.kubectl, f"{namespace.name}-{trouble}")
-        lab.kubectl("delete", "queue", named, "--ignore-not-found", check=False)
-        lab.kubectl("delete", "node", f"{named}-silent", "--ignore-not-found")
-        fake.have(0, named=named)
+    with fake_nodes(3, named=named):
+        try:
+            lab.kubectl("cordon", f"{named}-00001")
+            lab.kubectl.apply(queue(named), dumb_node(f"{named}-silent"))
+            with locked_registry() as locked:
+                yield Bed(lab, namespace, tmp_path, locked, named)
+        finally:
+            tidy(lab.kubectl, namespace, named)
+
+
+def tidy(kubectl: Kubectl, namespace: Any, named: str) -> None:
+    kubectl("label", "nodes", "--all", "team-")
+    kubectl("delete", "validatingwebhookconfiguration", f"{namespace.name}-webhook", "--ignore-not-found")
+    for pod in namespace.kubectl.json("get", "pods")["items"]:
+        if HELD in pod["metadata"].get("finalizers", []):
+            namespace.kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", FREE, check=False)
+    for trouble in ("quota", "webhook", "ending"):
+        release(kubectl, f"{namespace.name}-{trouble}")
+    kubectl("delete", "queue", named, "--ignore-not-found", check=False)
+    kubectl("delete", "node", f"{named}-silent", "--ignore-not-found")
