@@ -38,35 +38,26 @@ class Optimizer(ABC):
     def step(self) -> None:
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            self._change(parameters, [p.grad for p in parameters], [self.state[p] for p in parameters], group)
+            self._change(parameters, [p.grad for p in parameters], group)
 
     @abstractmethod
-    def _change(
-        self,
-        parameters: list[nn.Parameter],
-        gradients: list[Tensor],
-        states: list[dict[str, Tensor]],
-        group: dict[str, Any],
-    ) -> None:
-        """Of one group, those that have gradients."""
+    def _change(self, parameters: list[nn.Parameter], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        """Those of a group that have gradients."""
+
+    def _held(self, parameters: list[nn.Parameter], key: str) -> list[Tensor]:
+        return [self.state[p][key] for p in parameters]
 
 
 class AdamW(Optimizer):
-    def _change(
-        self,
-        parameters: list[nn.Parameter],
-        gradients: list[Tensor],
-        states: list[dict[str, Tensor]],
-        group: dict[str, Any],
-    ) -> None:
+    def _change(self, parameters: list[nn.Parameter], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         adamw(
             parameters,  # type: ignore[arg-type]
             gradients,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            self._held(parameters, "exp_avg"),
+            self._held(parameters, "exp_avg_sq"),
             [],
-            [state["step"] for state in states],
+            self._held(parameters, "step"),
             fused=True,
             amsgrad=False,
             beta1=beta1,
@@ -81,22 +72,16 @@ class AdamW(Optimizer):
 class Lamb(Optimizer):
     """Adam's update, scaled in groups that `adapt` to the size of the tensor that it changes (You et al. 2020)."""
 
-    def _change(
-        self,
-        parameters: list[nn.Parameter],
-        gradients: list[Tensor],
-        states: list[dict[str, Tensor]],
-        group: dict[str, Any],
-    ) -> None:
+    def _change(self, parameters: list[nn.Parameter], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
-        torch._foreach_add_([state["step"] for state in states], 1)
-        averages = [state["exp_avg"] for state in states]
-        squares = [state["exp_avg_sq"] for state in states]
+        averages, squares = self._held(parameters, "exp_avg"), self._held(parameters, "exp_avg_sq")
+        steps = self._held(parameters, "step")
+        torch._foreach_add_(steps, 1)
         torch._foreach_lerp_(averages, gradients, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-        for p, average, square, state in zip(parameters, averages, squares, states, strict=True):
-            taken = float(state["step"])
+        for p, average, square, step in zip(parameters, averages, squares, steps, strict=True):
+            taken = float(step)
             size = (square / (1 - beta2**taken)).sqrt_().add_(group["eps"])
             update = (average / (1 - beta1**taken)).div_(size).add_(p, alpha=group["weight_decay"])
             if group["adapt"]:
