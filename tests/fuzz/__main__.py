@@ -1,0 +1,87 @@
+"""python -m tests.fuzz [KIND …] --count 64 --seed 1 [--only N] [--keep DIR]: hostile input, and what became of it."""
+
+import argparse
+import gc
+import importlib
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from stoker.cli.main import VERBS
+from tests.fuzz import base, cases, runner
+
+VERDICTS = ["clean", "traceback", "hang", "executed"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(cases.KINDS))
+    parser.add_argument("--count", type=int, default=64, help="cases of each kind")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="the case of this number")
+    parser.add_argument("--keep", type=Path, help="leave the folders of cases that are not clean here")
+    parser.add_argument("--base", type=Path, help="where the good material is, or is to be made")
+    asked = parser.parse_args()
+    kinds = asked.kinds or list(cases.KINDS)
+    _load_everything()
+    runner.adopt_orphans()
+    with tempfile.TemporaryDirectory(prefix="stoker-fuzz-", dir=asked.keep) as folder:
+        outcomes = _run_all(kinds, asked, Path(folder))
+    report(kinds, outcomes, asked.seed)
+    return int(any(outcome.verdict != "clean" for outcome in outcomes))
+
+
+def report(kinds: list[str], outcomes: list[runner.Outcome], seed: int) -> None:
+    print(f"seed {seed}")
+    print(
+        f"{'':<14}{'tried':>7}"
+        + "".join(f"{verdict:>11}" for verdict in VERDICTS)
+        + f"{'other':>7}{'slowest':>10}{'CPU':>7}{'MiB':>6}"
+    )
+    for kind in [*kinds, "all"]:
+        mine = [o for o in outcomes if kind in (o.case.kind, "all")]
+        counted = Counter(o.verdict for o in mine)
+        other = len(mine) - sum(counted[verdict] for verdict in VERDICTS)
+        print(
+            f"{kind:<14}{len(mine):>7}" + "".join(f"{counted[verdict]:>11}" for verdict in VERDICTS) + f"{other:>7}"
+            f"{max((o.seconds for o in mine), default=0):>9.1f}s{sum(o.cpu for o in mine):>6.0f}s{max((o.mebibytes for o in mine), default=0):>6}"
+        )
+
+
+def _run_all(kinds: list[str], asked: argparse.Namespace, folder: Path) -> list[runner.Outcome]:
+    good = base.make(asked.base or folder / "base")
+    outcomes = []
+    for kind in kinds:
+        for number in range(asked.count) if asked.only is None else [asked.only]:
+            place = folder / f"{kind}-{number}"
+            outcome = runner.run(cases.build(kind, number, asked.seed, good, place))
+            outcomes.append(outcome)
+            if outcome.verdict == "clean":
+                runner.clear(place)
+                if asked.only is not None:
+                    print(outcome.case.what, outcome.code, outcome.output, sep="\n")
+                continue
+            print(f"{kind} {number}: {outcome.verdict} (exit {outcome.code}): {outcome.case.what!a}")
+            print("\n".join(f"    {line!a}" for line in outcome.output.splitlines()[-6:]), flush=True)
+            if asked.keep is None:
+                runner.clear(place)
+            else:
+                place.rename(asked.keep / place.name)
+    return outcomes
+
+
+def _load_everything() -> None:
+    """Once, here: the forks find it loaded."""
+    torch.set_num_threads(1)
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    for module, _ in VERBS.values():
+        importlib.import_module(module)
+    gc.freeze()  # a collection in a fork would copy every page
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""Runs a hostile case in a process of its own, watches it, and says what became of it."""
+
+import ctypes
+import hashlib
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.fuzz.hostile import ESCAPE
+
+SECONDS = 10
+MEMORY = 1 << 30
+MARKER = "EXECUTED"
+PR_SET_CHILD_SUBREAPER = 36
+CRASHES = ("Traceback (most recent call last)", "panicked at", "Fatal Python error", "terminate called")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A command, or a function, to be run in `folder`/work."""
+
+    kind: str
+    number: int
+    folder: Path
+    what: str
+    """For the reader of a report."""
+    argv: list[str] = field(default_factory=list)
+    call: Callable[[], int] | None = None
+    """Runs in the fork; else argv is given to `stoker`."""
+    fresh: Callable[[], subprocess.Popen[bytes]] | None = None
+    """Starts a process from scratch, where that is part of the promise."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    terminal: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    case: Case
+    code: int
+    output: str
+    seconds: float
+    cpu: float
+    mebibytes: int
+    verdict: str
+    """`clean`, or what is wrong."""
+
+
+def adopt_orphans() -> None:
+    """What a case leaves running becomes our child, and is seen."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def run(case: Case) -> Outcome:
+    before = snapshot(case.folder / "outside")
+    began, base = time.monotonic(), _resident(os.getpid())
+    cpu_before = _cpu_of_children()
+    reader, writer = pty.openpty() if case.terminal else os.pipe()
+    if case.fresh:
+        process = case.fresh()
+        pid = process.pid
+        os.close(writer)
+    else:
+        process, pid = None, _fork(case, reader, writer)
+    output, peak, ended = _watch(pid, reader, base=0 if case.fresh else base, began=began)
+    seconds, cpu = time.monotonic() - began, _cpu_of_children() - cpu_before
+    if process is not None:
+        process.returncode = ended.code
+        if process.stdout:
+            output += process.stdout.read()
+    left = _left_over()
+    text = output.decode(errors="replace")
+    verdict = ended.problem or _verdict(case, ended.code, text)
+    if (case.folder / "work" / MARKER).exists() or (case.folder / "outside" / MARKER).exists():
+        verdict = "executed"
+    elif verdict == "clean" and left:
+        verdict = f"left running: {', '.join(left)}"
+    elif verdict == "clean" and snapshot(case.folder / "outside") != before:
+        verdict = "changed files outside"
+    return Outcome(
+        case=case, code=ended.code, output=text, seconds=seconds, cpu=cpu, mebibytes=peak >> 20, verdict=verdict
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    code: int
+    problem: str = ""
+
+
+def _fork(case: Case, reader: int, writer: int) -> int:
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        os.close(reader)
+        quiet = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((quiet, 0), (writer, 1), (writer, 2)):
+            os.dup2(source, target)
+        os.close(writer)
+        os.environ.update(case.environment)
+        os.chdir(case.folder / "work")
+        code = _call(case)
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def _call(case: Case) -> int:
+    from stoker.cli.main import main  # noqa: PLC0415 (the fork sees what the parent has loaded)
+
+    return case.call() if case.call else main(case.argv)
+
+
+def _watch(pid: int, reader: int, *, base: int, began: float) -> tuple[bytes, int, _End]:
+    """Reads what it prints until it ends, or ends it: for time that it had, not for time that others took."""
+    output, peak = bytearray(), 0
+    while True:
+        if select.select([reader], [], [], 0.005)[0]:
+            try:
+                output += os.read(reader, 65536)
+            except OSError:  # the terminal's other side is closed
+                time.sleep(0.005)
+        peak = max(peak, _resident(pid) - base)
+        done, status = os.waitpid(pid, os.WNOHANG)
+        problem = ""
+        if not done and peak > MEMORY:
+            problem = f"took {peak >> 20} MiB"
+        if not done and time.monotonic() - began > SECONDS * _crowd():
+            problem = "hang"
+        if problem:
+            os.killpg(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+        if done or problem:
+            output += _rest(reader)
+            os.close(reader)
+            return bytes(output), peak, _End(code=os.waitstatus_to_exitcode(status), problem=problem)
+
+
+def _rest(reader: int) -> bytes:
+    rest = bytearray()
+    while select.select([reader], [], [], 0)[0]:
+        try:
+            data = os.read(reader, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        rest += data
+    return bytes(rest)
+
+
+def _crowd() -> float:
+    """How many processes share a core: on a busy machine all takes so many times as long."""
+    return max(1.0, 1.5 * os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def _verdict(case: Case, code: int, text: str) -> str:
+    if any(crash in text for crash in CRASHES):
+        return "traceback"
+    if code < 0:
+        return f"died of {signal.Signals(-code).name}"
+    if code not in (0, 1, 2, 3):
+        return f"exit code {code}"
+    if case.terminal and ESCAPE in text:
+        return "escape sequence on the terminal"
+    if "hunter2" in text and "hunter2" not in " ".join(case.argv):
+        return "printed a password"
+    if code and not case.fresh and not text.strip():
+        return "failed without a message"
+    return "clean"
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """Names and contents."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        facts = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = f"{facts.st_mode} {facts.st_size} {facts.st_mtime_ns} {content}"
+    return found
+
+
+def _resident(pid: int) -> int:
+    """Bytes of memory of a process and what it started."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(_resident(int(child)) for child in children if pid != os.getpid())
+
+
+def _cpu_of_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _left_over() -> list[str]:
+    """Processes that outlive the command by more than a moment. They are ended."""
+    deadline = time.monotonic() + 2
+    while children := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        for child in children:
+            done, _ = os.waitpid(int(child), os.WNOHANG)
+            if not done and time.monotonic() > deadline:
+                name = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:80]
+                os.kill(int(child), signal.SIGKILL)
+                os.waitpid(int(child), 0)
+                return [name]
+        time.sleep(0.01)
+    return []
+
+
+def clear(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
