@@ -15,9 +15,10 @@ DIGITS, DEEP, DEEP_YAML = "@DIGITS@", "@DEEP@", "@FLOW@"
 """Written into a document as a string and replaced in its text: Python itself refuses to write such values."""
 
 SCALARS: list[Any] = [
-    None, True, False, -1, 0, 1, 7, 2**31, 2**63, 2**64, 10**30, -(10**30), 0.5, -0.5, 1e308, float("nan"), float("inf"),
-    "", " ", "x", "x" * 300, "x" * 5000, ESCAPE, f"{ESCAPE}\n{ESCAPE}", "[bold red]x[/]", "[/]", "%s %d {} {0.x}",
-    "../../outside/secret", "/dev/zero", "/dev/stdin", "/", "..", ".", "~", "-1", "--help", "1e400", "nan", "0x10", "1_0",
+    None, True, False, -1, 0, 1, 7, 2**31, 2**63, 2**64, 10**30, -(10**30), 0.5, -0.5, 1e308, float("nan"),
+    float("inf"), "", " ", "x", "x" * 300, "x" * 5000, ESCAPE, f"{ESCAPE}\n{ESCAPE}", "[bold red]x[/]", "[/]", "%s %d {} {0.x}",
+    "../../outside/secret", "/dev/zero", "/dev/stdin", "/", "..", ".", "~", "-1", "--help", "1e400", "nan", "0x10",
+    "1_0",
     "$(touch EXECUTED)", "`touch EXECUTED`", "; touch EXECUTED", "hostile:run", "hostile:Model", "os:system",
     "!!python/object/apply:os.system ['touch EXECUTED']", "a\nb", "a\0b", "\ud800", "\u202eabc", "日本語", "é" * 300,
     "https://user:hunter2@127.0.0.1:9/x", "s3://", "hf://", "file:///etc/passwd", "1" * 5000, "1" * 5000 + "k", "1..",
