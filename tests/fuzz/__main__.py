@@ -37,19 +37,17 @@ def main() -> int:
 
 def report(kinds: list[str], outcomes: list[runner.Outcome], seed: int) -> None:
     print(f"seed {seed}")
-    print(
-        f"{'':<14}{'tried':>7}"
-        + "".join(f"{verdict:>11}" for verdict in VERDICTS)
-        + f"{'other':>7}{'slowest':>10}{'CPU':>7}{'MiB':>6}"
-    )
+    print(_row("", "tried", *VERDICTS, "other", "slowest", "CPU", "MiB"))
     for kind in [*kinds, "all"]:
         mine = [o for o in outcomes if kind in (o.case.kind, "all")]
-        counted = Counter(o.verdict for o in mine)
-        other = len(mine) - sum(counted[verdict] for verdict in VERDICTS)
-        print(
-            f"{kind:<14}{len(mine):>7}" + "".join(f"{counted[verdict]:>11}" for verdict in VERDICTS) + f"{other:>7}"
-            f"{max((o.seconds for o in mine), default=0):>9.1f}s{sum(o.cpu for o in mine):>6.0f}s{max((o.mebibytes for o in mine), default=0):>6}"
-        )
+        counted = Counter(o.verdict if o.verdict in VERDICTS else "other" for o in mine)
+        slowest, peak = max((o.seconds for o in mine), default=0), max((o.mebibytes for o in mine), default=0)
+        verdicts = [counted[verdict] for verdict in [*VERDICTS, "other"]]
+        print(_row(kind, len(mine), *verdicts, f"{slowest:.1f} s", f"{sum(o.cpu for o in mine):.0f} s", peak))
+
+
+def _row(name: str, *cells: object) -> str:
+    return f"{name:<14}" + "".join(f"{cell:>10}" for cell in cells)
 
 
 def _run_all(kinds: list[str], asked: argparse.Namespace, folder: Path) -> list[runner.Outcome]:

@@ -109,7 +109,8 @@ def run_file(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
     argv = draw.choice(
         [
             ["train", "run.yaml", "--dry-run"], ["train", "run.yaml", "--dry-run"], ["launch", "run.yaml", "--dry-run"],
-            ["explain", "optim.lr", "run.yaml"], ["explain", "model", "run.yaml"], ["explain", "on", "run.yaml", "--json"],
+            ["explain", "optim.lr", "run.yaml"], ["explain", "model", "run.yaml"], 
+            ["explain", "on", "run.yaml", "--json"],
             ["image", "build", "run.yaml"], ["import-config", "pytorchjob", "run.yaml"],
             ["import-config", "elasticjob", "run.yaml"], ["import-config", "torchx", "run.yaml"],
         ]
@@ -199,9 +200,11 @@ KINDS: dict[str, Callable[[random.Random, Base, Path], dict[str, Any]]] = {
 }
 
 KEYS = [
-    "seed", "model", "model.layers", "model.width", "model.vocab", "model.family", "data", "data.path", "data.tokenizer",
+    "seed", "model", "model.layers", "model.width", "model.vocab", "model.family", "data", "data.path",
+    "data.tokenizer",
     "data.validation", "batch.sequences", "batch.length", "batch.micro", "optim.lr", "optim.warmup", "optim.schedule",
-    "until.steps", "until.tokens", "until.time", "checkpoint.every", "checkpoint.keep", "checkpoint.resume", "eval.every",
+    "until.steps", "until.tokens", "until.time", "checkpoint.every", "checkpoint.keep", "checkpoint.resume",
+    "eval.every",
     "log.every", "on", "on.workers", "on.nodes", "on.device", "on.kind", "env", "env.X", "secrets", "callbacks", "init",
     "objective", "objective.teacher", "precision", "compile", "name", "base", "script", "", ".", "a.b.c.d", "\x1b[31m",
 ]  # fmt: skip

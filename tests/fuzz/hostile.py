@@ -16,7 +16,8 @@ DIGITS, DEEP, DEEP_YAML = "@DIGITS@", "@DEEP@", "@FLOW@"
 
 SCALARS: list[Any] = [
     None, True, False, -1, 0, 1, 7, 2**31, 2**63, 2**64, 10**30, -(10**30), 0.5, -0.5, 1e308, float("nan"),
-    float("inf"), "", " ", "x", "x" * 300, "x" * 5000, ESCAPE, f"{ESCAPE}\n{ESCAPE}", "[bold red]x[/]", "[/]", "%s %d {} {0.x}",
+    float("inf"), "", " ", "x", "x" * 300, "x" * 5000, ESCAPE, f"{ESCAPE}\n{ESCAPE}", "[bold red]x[/]",
+    "[/]", "%s %d {} {0.x}",
     "../../outside/secret", "/dev/zero", "/dev/stdin", "/", "..", ".", "~", "-1", "--help", "1e400", "nan", "0x10",
     "1_0",
     "$(touch EXECUTED)", "`touch EXECUTED`", "; touch EXECUTED", "hostile:run", "hostile:Model", "os:system",
