@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from stoker.api.opening import begin, free_name
-from stoker.rundir import Exit, RunDir
+from stoker.rundir import Exit, RunDir, write_json
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import RunSpec
@@ -77,11 +77,26 @@ def test_the_same_data_at_another_place_is_the_same_data(tmp_path: Path, book: P
 
 def test_a_run_that_is_done_stays_done_until_its_end_is_put_off(tmp_path: Path, book: Path) -> None:
     run = begin(spec(book), runs=tmp_path).run
+    run.checkpoint(10).mkdir()
+    write_json(run.checkpoint(10) / "manifest.json", {"step": 10, "files": {}})
     run.write_exit(Exit(state="done", code=0, step=10, reason="all 10 steps are done"))
     assert begin(spec(book), runs=tmp_path).done == run.exit()
     assert begin(spec(book, "until.steps=5"), runs=tmp_path).done is not None
     assert begin(spec(book, "until.steps=20"), runs=tmp_path).done is None
     assert run.exit() is None
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again_unless_that_is_asked_for(
+    tmp_path: Path, book: Path
+) -> None:
+    run = begin(spec(book), runs=tmp_path).run
+    run.write_exit(Exit(state="paused", code=75, step=10, reason="stopped as asked"))
+    with pytest.raises(UserError, match="was saved at step 10, and no checkpoint of it can be used") as refused:
+        begin(spec(book, "until.steps=20"), runs=tmp_path)
+    assert "checkpoint.resume=0" in refused.value.remedy
+    assert run.exit() is not None, "the only record that is left of it"
+    assert run.spec().until.steps == 10
+    assert begin(spec(book, "checkpoint.resume=0"), runs=tmp_path).done is None
 
 
 def test_a_done_run_that_is_sent_back_is_not_done(tmp_path: Path, book: Path) -> None:

@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> RunDir:
         run.add_metrics(record | ({"val_loss": 4.5} if step == 20 else {}))
     folder = run.checkpoint(30)
     folder.mkdir()
-    (folder / "manifest.json").write_text(json.dumps({"step": 30}))
+    (folder / "manifest.json").write_text(json.dumps({"step": 30, "files": {}}))
     return run
 
 

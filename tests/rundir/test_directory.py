@@ -59,7 +59,7 @@ def test_a_copy_of_a_checkpoint_that_somebody_made_is_not_one_of_the_runs(tmp_pa
     run = RunDir(tmp_path)
     for path in (run.checkpoint(20), run.checkpoints / "step-20", run.checkpoints / "step-000000020-copy"):
         path.mkdir(parents=True)
-        (path / "manifest.json").write_text('{"step": 20}')
+        (path / "manifest.json").write_text('{"step": 20, "files": {}}')
     assert [saved.path for saved in run.saved()] == [run.checkpoint(20)]
 
 
@@ -68,7 +68,7 @@ def test_of_a_run_that_saves_and_prunes_a_checkpoint_is_always_found(tmp_path: P
 
     def save(step: int) -> None:
         run.checkpoint(step).mkdir(parents=True)
-        (run.checkpoint(step) / "manifest.json").write_text("{}")
+        (run.checkpoint(step) / "manifest.json").write_text('{"step": 1, "files": {}}')
 
     def live() -> None:
         for step in range(1, 1500):

@@ -261,7 +261,7 @@ def test_a_run_that_is_sent_back_gets_all_from_there_on(bucket: str, machine) ->
     machine("three")
     run = RunDir(place(bucket) / "tale")
     pull(run, resume=2)
-    assert [saved.manifest["state"]["resume"] for saved in run.saved()] == [2]
+    assert [saved.manifest.state.resume for saved in run.saved()] == [2]
 
 
 @pytest.mark.parametrize("bucket", ["s3", pytest.param("gs", marks=pytest.mark.soak)], indirect=True)

@@ -28,7 +28,7 @@ run, rank, attempt = Path(os.environ["STOKER_RUN_DIR"]), int(os.environ["RANK"])
 def save(step):
     folder = run / "checkpoints" / f"step-{step:09d}"
     folder.mkdir(exist_ok=True)
-    (folder / "manifest.json").write_text(json.dumps({"step": step}))
+    (folder / "manifest.json").write_text(json.dumps({"step": step, "files": {}}))
 
 def leave(state, code, reason=""):
     (run / "exit.json").write_text(json.dumps({"state": state, "code": code, "step": 7, "reason": reason}))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -181,22 +182,108 @@ def test_a_manifest_that_has_changed_in_any_place_is_not_believed(run: RunDir, o
     assert [event["step"] for event in run.events() if event["kind"] == "fallback"] == [2]
 
 
-def test_when_all_are_damaged_the_run_starts_anew_and_says_so(run: RunDir, opened) -> None:
+def remove_manifest(checkpoint: Path) -> None:
+    (checkpoint / "manifest.json").unlink()
+
+
+def truncate_manifest(checkpoint: Path) -> None:
+    truncate(checkpoint / "manifest.json")
+
+
+def flip_table(checkpoint: Path) -> None:
+    flip(checkpoint / ".metadata")
+
+
+@pytest.mark.parametrize("hurt", [remove_manifest, truncate_manifest, flip_table, shutil.rmtree])
+def test_when_no_checkpoint_can_be_used_the_run_stops_and_changes_nothing(
+    run: RunDir, opened, hurt: Callable[[Path], None]
+) -> None:
     save(opened(), 1, 2)
-    for saved in run.saved():
-        truncate(saved.path / "manifest.json")
+    for step in (1, 2):
+        hurt(run.checkpoint(step))
+    there = sorted(run.checkpoints.rglob("*"))
+    for _ in range(2):
+        with pytest.raises(UserError, match="was saved at step 2, and no checkpoint of it can be used") as refused:
+            load(opened())
+        assert "checkpoint.resume=0" in refused.value.remedy
+        assert "--new" in refused.value.remedy
+    assert sorted(run.checkpoints.rglob("*")) == there
+    assert load(opened(resume=0)) is None
+    assert run.saved() == []
+    aside = 0 if hurt is shutil.rmtree else 2
+    assert len(list(run.checkpoints.iterdir())) == aside, "what was set aside is kept"
+    assert load(opened(resume=0)) is None
+
+
+def test_a_run_that_was_sent_to_the_beginning_can_lose_what_it_saved_since(run: RunDir, opened) -> None:
+    save(opened(resume=0), 1)
+    remove_manifest(run.checkpoint(1))
+    with pytest.raises(UserError, match="was saved at step 1") as refused:
+        load(opened(resume=0))
+    assert "checkpoint.resume=0" not in refused.value.remedy, "it is 0 already"
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(run: RunDir, opened) -> None:
+    run.add_event("started", rank=0, step=0)
+    run.add_metrics({"step": 7, "loss": 1.0})
+    run.checkpoint(8).mkdir()
     assert load(opened()) is None
-    assert [event["step"] for event in run.events() if event["kind"] == "fallback"] == [2, 1]
+    assert list(run.checkpoints.iterdir()) == []
 
 
-def test_a_save_that_was_cut_off_is_ignored_and_cleaned_away(run: RunDir, opened) -> None:
+def test_metrics_alone_show_that_a_run_has_been_trained(run: RunDir, opened) -> None:
+    run.add_metrics({"step": 7, "loss": 1.0})
+    with pytest.raises(UserError, match="was saved at step 7"):
+        load(opened())
+
+
+def test_a_checkpoint_whose_manifest_is_missing_is_set_aside_and_a_save_that_was_cut_off_is_deleted(
+    run: RunDir, opened
+) -> None:
     save(opened(), 1, 2)
-    (run.checkpoint(2) / "manifest.json").unlink()
+    weights = (run.checkpoint(2) / "__0_0.distcp").read_bytes()
+    remove_manifest(run.checkpoint(2))
     run.checkpoint(3).mkdir()
+    (run.checkpoint(3) / "__0_0.distcp").write_bytes(b"a part")
     (run.checkpoints / "step-000000009-copy").mkdir()
     assert load(opened()) == 1
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-000000001", "step-000000009-copy"]
+    (aside,) = run.checkpoints.glob("incomplete-step-000000002-*")
+    assert (aside / "__0_0.distcp").read_bytes() == weights
+    names = {path.name for path in run.checkpoints.iterdir()}
+    assert names == {"step-000000001", "step-000000009-copy", aside.name}
+    (event,) = [event for event in run.events() if event["kind"] == "fallback"]
+    assert (event["step"], event["reason"]) == (2, "manifest.json is missing")
+
+
+def test_only_a_few_checkpoints_without_a_manifest_are_kept(run: RunDir, opened) -> None:
+    for step in range(2, 7):
+        save(opened(), *([1] if step == 2 else []), step)
+        remove_manifest(run.checkpoint(step))
+        assert load(opened()) == 1
+    assert sorted(path.name[:25] for path in run.checkpoints.iterdir()) == [
+        "incomplete-step-000000005", "incomplete-step-000000006", "step-000000001",
+    ]  # fmt: skip
+
+
+def test_a_checkpoint_that_was_being_pruned_is_no_loss(run: RunDir, opened) -> None:
+    save(opened(), 1, 2)
+    run.checkpoint(1).rename(run.checkpoints / ".pruned-step-000000001-5")
+    assert load(opened()) == 2
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000002"]
     assert all(event["kind"] != "fallback" for event in run.events())
+
+
+@pytest.mark.parametrize("what", ["folder", "tensors", "manifest.json"])
+def test_a_link_is_not_followed(run: RunDir, opened, tmp_path: Path, what: str) -> None:
+    save(opened(keep=9), 1, 2)
+    name = {"folder": ".", "tensors": "__0_0.distcp"}.get(what, what)
+    linked, elsewhere = run.checkpoint(2) / name, tmp_path / "elsewhere"
+    linked.rename(elsewhere)
+    (run.checkpoint(2) / name).symlink_to(elsewhere)
+    assert load(opened(keep=9)) == 1
+    (event,) = [event for event in run.events() if event["kind"] == "fallback"]
+    assert "is a link" in event["reason"]
+    assert elsewhere.exists()
 
 
 def test_a_save_that_fails_leaves_the_last_good_one_and_is_tried_again(run: RunDir, opened) -> None:

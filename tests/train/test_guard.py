@@ -121,7 +121,7 @@ def test_in_fp16_the_learning_rate_counts_only_the_steps_that_were_applied(worke
         assert record["lr"] == learning_rate(run.spec().optim, derived, record["step"] - before)
         assert record["loss_scale"] == 2.0 ** (16 - record["skipped"])
         assert math.isfinite(record["loss"])
-    assert run.saved()[-1].manifest["state"]["progress"]["updates"] == 12 - len(skipped)
+    assert run.saved()[-1].manifest.state.progress.updates == 12 - len(skipped)
 
 
 @pytest.mark.soak

@@ -149,7 +149,7 @@ def test_bf16_trains(worker) -> None:
     run = worker("name=run", "precision=bf16", "until.steps=15")
     losses = [record["loss"] for record in run.metrics()]
     assert losses[-1] < losses[0] - 0.2
-    assert run.saved()[-1].manifest["state"]["choices"]["precision"] == "bf16"
+    assert run.saved()[-1].manifest.state.choices.precision == "bf16"
 
 
 def test_a_later_end_keeps_the_schedule_and_a_new_horizon_changes_it(worker) -> None:
@@ -189,8 +189,8 @@ def test_a_run_goes_back_to_a_step_and_trains_from_there_again(worker) -> None:
 def test_a_run_that_goes_on_after_a_short_last_step_still_uses_every_sample_once(worker) -> None:
     words = ["batch.sequences=300", "batch.micro=75", "batch.length=16", "until.epochs=1"]
     run = worker(*words)
-    short = run.saved()[-1].manifest["state"]["progress"]
-    assert short["drawn"] < short["step"] * 300, "the last step must be a short one for this to say anything"
+    short = run.saved()[-1].manifest.state.progress
+    assert short.drawn < short.step * 300, "the last step must be a short one for this to say anything"
     worker(*words, "until.epochs=2", "optim.horizon=100")
     found = audit(run)
     assert (found.ok, found.epochs, found.problems) == (True, 2, [])

@@ -1,11 +1,11 @@
 """A checkpoint under a second name: its run may go on, prune it, or be deleted."""
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
 
 from stoker.rundir import Saved
+from stoker.rundir.checkpoint import file_damage
 from stoker.spec import contract
 
 
@@ -20,11 +20,12 @@ def borrow(saved: Saved, folder: Path) -> bool:
 
 def _take(saved: Saved, folder: Path) -> bool:
     try:
-        for name, facts in saved.manifest["files"].items():
+        for name, file in saved.manifest.files.items():
+            if (saved.path / name).is_symlink():
+                return False
             _link(saved.path / name, folder / name)
-            with open(folder / name, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != facts["sha256"]:
-                    return False
+            if file_damage(folder / name, file):
+                return False
         _link(saved.path / contract.MANIFEST_FILE, folder / contract.MANIFEST_FILE)
     except FileNotFoundError:
         return False

@@ -15,6 +15,7 @@ from stoker.data.remote import is_remote
 from stoker.data.remote.transfer import RemoteError
 from stoker.data.sets import is_set, open_set, set_of
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir.progress import lost, saved_step
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
 from stoker.spec.code import check_code, is_code
@@ -124,6 +125,8 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
     _check_end(spec, tokens)
     opened = _opened(run, spec, tokens, done=_done(run, spec, tokens, changes.allowed))
+    if not opened.done and spec.on.kind == "local":  # elsewhere the checkpoints are not here
+        _refuse_loss(run, spec)
     _apply(run, spec, changes.allowed)
     if run.data().shards != str(tokens.path.absolute()):  # begun on another machine, or moved since
         run.write_data(_ref(tokens))
@@ -133,6 +136,13 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
         why = f"{gone} is gone" if gone == ", ".join(spec.data.paths) else gone
         run.add_event("note", text=f"{why}: the run goes on with the tokens made of it, in {kept.path}")
     return opened
+
+
+def _refuse_loss(run: RunDir, spec: RunSpec) -> None:
+    """Before exit.json is cleared, which may be the only record left. The worker looks for damage."""
+    resume = spec.checkpoint.resume
+    if resume == "auto" and not run.saved() and (step := saved_step(run, resume)):
+        raise lost(run, step, f"there is none in {run.checkpoints} with a manifest", resume)
 
 
 def _apply(run: RunDir, spec: AnySpec, changes: Changes) -> None:
@@ -220,12 +230,12 @@ def _opened(run: RunDir, spec: RunSpec, tokens: AnySet, *, done: Exit | None) ->
 
 def _derived(run: RunDir, spec: RunSpec, tokens: AnySet) -> Derived:
     saved = run.saved()
-    progress = saved[-1].manifest["state"]["progress"] if saved else {}
+    progress = saved[-1].manifest.state.progress if saved else None
     return derive(
         spec,
         samples=tokens.train.samples(spec.batch.length),
-        step=progress.get("step", 0),
-        drawn=progress.get("drawn", 0),
+        step=progress.step if progress else 0,
+        drawn=progress.drawn if progress else 0,
     )
 
 

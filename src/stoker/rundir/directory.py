@@ -9,7 +9,6 @@ written, was killed at any moment, or was copied from another machine.
 
 import errno
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -24,6 +23,7 @@ from typing import Any, Literal, TextIO
 
 import yaml
 
+from stoker.rundir.checkpoint import Manifest, read_manifest
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
@@ -85,12 +85,12 @@ class Saved:
 
     step: int
     path: Path
-    manifest: Record
+    manifest: Manifest
 
     @property
     def key(self) -> str:
         """What its weights are known by."""
-        return hashlib.sha256(json.dumps(self.manifest["files"], sort_keys=True).encode()).hexdigest()
+        return self.manifest.key
 
 
 class RunDir:
@@ -262,7 +262,7 @@ class RunDir:
             for path in listed:
                 with suppress(FileNotFoundError, NotADirectoryError, ValueError):
                     look_anew(path)
-                    manifest = json.loads((path / contract.MANIFEST_FILE).read_text())
+                    manifest = read_manifest(path)
                     found.append(Saved(step=int(path.name.removeprefix("step-")), path=path, manifest=manifest))
             if found or listed == sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB)):
                 return found

@@ -1,7 +1,6 @@
 """From the store to the copy here."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -9,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.rundir import Record, Saved, write_atomic
+from stoker.rundir import Saved, write_atomic
+from stoker.rundir.checkpoint import File, Manifest, file_damage, parse_manifest
 from stoker.spec import contract
+from stoker.spec.bounded import MAX_BYTES
 from stoker.storage import layout
 from stoker.storage.copy import Copy, State
 from stoker.storage.layout import ALWAYS, Remote
@@ -64,15 +65,16 @@ def bring_checkpoint(copy: Copy, remote: Remote, step: int) -> bool:
     here = folder / contract.MANIFEST_FILE
     here.unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    listed: Record = (_parsed(manifest) or {}).get("files", {})
+    parsed = _parsed(manifest)
+    listed = parsed.files if parsed else {}
     names = [name for name in listed if name in files]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         good = list(pool.map(lambda name: _bring_listed(copy, step, folder / name, listed[name]), names))
     write_atomic(here, manifest)
-    return all(good) and len(names) == len(listed)
+    return parsed is not None and all(good) and len(names) == len(listed)
 
 
-def manifests(copy: Copy, remote: Remote) -> dict[int, Record]:
+def manifests(copy: Copy, remote: Remote) -> dict[int, Manifest]:
     """Of the checkpoints that are whole in the store."""
     texts = {step: manifest_text(copy, step, remote.checkpoints[step][contract.MANIFEST_FILE]) for step in remote.whole}
     found = {step: _parsed(text) for step, text in texts.items() if text is not None}
@@ -139,22 +141,15 @@ def _bring_file(copy: Copy, state: State, path: str, there: Object) -> None:
     state.files[path] = (there.tag, stat.st_size, stat.st_mtime_ns)
 
 
-def _bring_listed(copy: Copy, step: int, file: Path, facts: Record) -> bool:
+def _bring_listed(copy: Copy, step: int, file: Path, listed: File) -> bool:
     """A checkpoint's file, unless it is here as its manifest says."""
-    if not _is_as_listed(file, facts):
+    if file_damage(file, listed):
         copy.store.download(copy.key(f"{layout.checkpoint(step)}/{file.name}"), file)
-    return _is_as_listed(file, facts)
+    return file_damage(file, listed) is None
 
 
 def is_whole(saved: Saved) -> bool:
-    return all(_is_as_listed(saved.path / name, facts) for name, facts in saved.manifest["files"].items())
-
-
-def _is_as_listed(file: Path, facts: Record) -> bool:
-    if not file.is_file() or file.stat().st_size != facts["bytes"]:
-        return False
-    with open(file, "rb") as data:
-        return bool(hashlib.file_digest(data, "sha256").hexdigest() == facts["sha256"])
+    return all(file_damage(saved.path / name, file) is None for name, file in saved.manifest.files.items())
 
 
 def _forget_checkpoints(copy: Copy, remote: Remote) -> None:
@@ -179,21 +174,22 @@ def _manifests(copy: Copy, remote: Remote) -> None:
 def manifest_text(copy: Copy, step: int, there: Object) -> str | None:
     """None when it was deleted just now."""
     file = _manifest_file(copy, step, there)
+    if there.size > MAX_BYTES:
+        return ""  # no manifest is so long
     if not file.exists():
         data = copy.store.get(copy.key(f"{layout.checkpoint(step)}/{contract.MANIFEST_FILE}"))
         if data is None:
             return None
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, data.decode())
+        write_atomic(file, data.decode(errors="replace"))
     return file.read_text()
 
 
-def _parsed(manifest: str) -> Record | None:
+def _parsed(manifest: str) -> Manifest | None:
     try:
-        record: Record = json.loads(manifest)
+        return parse_manifest(manifest)
     except ValueError:
         return None
-    return record
 
 
 def _manifest_file(copy: Copy, step: int, there: Object) -> Path:

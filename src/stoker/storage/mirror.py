@@ -233,7 +233,7 @@ def _pull_checkpoints(copy: Copy, state: State, found: Seen, resume: int | Liter
     here = copy.run.saved()
     if newest is None or (state.dirty and (len(here) > 1 or (here and is_whole(here[0])))):
         return
-    if resume != "auto" and known[newest].get("state", {}).get("resume") != resume:
+    if resume != "auto" and known[newest].state.resume != resume:
         for step in (step for step in known if step >= resume):
             bring_checkpoint(copy, found.remote, step)
     else:

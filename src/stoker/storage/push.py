@@ -89,7 +89,7 @@ class Push:
         gone = set(self._up) - here
         spec = self._run.any_spec()
         if not isinstance(spec, ScriptSpec):
-            best = whole[-1].manifest.get("state", {}).get("progress", {}).get("best_step")
+            best = whole[-1].manifest.state.progress.best_step
             kept = spec.checkpoint.kept(here | there, best=best)
             gone |= {step for step in there - here if step not in kept or step > whole[-1].step}
         gone |= set(self._there) - there - here  # sent in part, by somebody who did not live to end it
@@ -224,7 +224,7 @@ class Push:
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
         try:
-            for name in (*saved.manifest["files"], contract.MANIFEST_FILE):
+            for name in (*saved.manifest.files, contract.MANIFEST_FILE):
                 os.link(saved.path / name, staged / name)
         except FileNotFoundError:
             return  # pruned before it was begun
@@ -233,7 +233,7 @@ class Push:
         ):  # of another history of the run, which was sent back
             self._delete_checkpoint(saved.step)
         there = self._there.setdefault(saved.step, {})
-        for name in (*saved.manifest["files"], contract.MANIFEST_FILE):
+        for name in (*saved.manifest.files, contract.MANIFEST_FILE):
             self._be_sure()
             tag = self._store.tag(staged / name)
             if there.get(name) != tag:

@@ -1,7 +1,5 @@
 """Checkpoints: written beside training, whole only when their manifest is there, read back at any number of workers."""
 
-import hashlib
-import json
 import os
 import shutil
 import time
@@ -15,24 +13,26 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from stoker.rundir import Record, RunDir, Saved, write_json
+from stoker.rundir import Record, RunDir, Saved, look_anew, write_json
+from stoker.rundir.checkpoint import Files, damage, file_facts, sealed
+from stoker.rundir.progress import lost, saved_step
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.run import Checkpoint
 from stoker.train.dist import Ranks, from_first
-from stoker.train.reader import TABLE, CheckpointReader
+from stoker.train.reader import TABLE, Untrusted, read_tensors
 
 Tensors = dict[str, Any]  # nested dicts of tensors, as torch.distributed.checkpoint takes them
-
-Files = dict[str, dict[str, Any]]  # name -> bytes and sha256
 
 SHARE_OF_TIME = 0.01  # what `every: auto` may cost
 SHORTEST_INTERVAL_S = 60.0
 # A network file system may take a minute to show one machine what another has just written.
 TRIES, PAUSE_S = 16, 5.0
+INCOMPLETE = "incomplete"
+KEPT_INCOMPLETE = 2  # of checkpoints set aside because their manifest was missing: kills must not fill the disk
+PRUNED = ".pruned"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,9 @@ class Checkpoints:
                 shutil.rmtree(self.run.checkpoint(step), ignore_errors=True)
                 self.run.add_event("checkpoint failed", rank=0, step=step, reason=outcome.problem)
         elif self.me.first:
-            self.run.add_event("checkpoint", rank=0, step=step, seconds=round(outcome.seconds, 3))
+            self.run.add_event(
+                "checkpoint", rank=0, step=step, seconds=round(outcome.seconds, 3), resume=self.plan.resume
+            )
             self._prune()
             self._saved(step)
         return outcome.problem
@@ -119,8 +121,7 @@ class Checkpoints:
         self._newest = saved.step
         for left in reversed(range(TRIES)):
             try:
-                reader = CheckpointReader(self.run.checkpoint(saved.step))
-                load(tensors, storage_reader=reader, process_group=self._group)
+                read_tensors(tensors, self.run.checkpoint(saved.step), group=self._group)
                 break
             except CheckpointException as e:  # the same on every worker
                 if not _has_failed_with(FileNotFoundError, e) or not left:  # the first has seen every file
@@ -133,27 +134,65 @@ class Checkpoints:
         self._writer.shutdown(wait=True)
 
     def _choose(self) -> Saved | None:
-        for path in self.run.checkpoints.glob(contract.CHECKPOINT_GLOB):
-            # Listed, not looked for: what was not there once may be missing in a network file system's memory alone.
-            if path.is_dir() and contract.MANIFEST_FILE not in os.listdir(path):
-                shutil.rmtree(path, ignore_errors=True)  # a save that was cut off
+        """The newest that is complete and undamaged. Newer ones are set aside, unless there would be nothing left."""
+        self.run.checkpoints.mkdir(exist_ok=True)
+        look_anew(self.run.checkpoints)
         if self.plan.resume != "auto":
             self._go_back(self.plan.resume)
-        whole = [
-            p for p in self.run.checkpoints.glob(contract.CHECKPOINT_GLOB) if (p / contract.MANIFEST_FILE).exists()
-        ]
-        for path in sorted(whole, reverse=True):
-            step, problem = int(path.name.removeprefix("step-")), damage(path)
+        folders = [p for p in sorted(self.run.checkpoints.glob(contract.CHECKPOINT_GLOB), reverse=True) if p.is_dir()]
+        # Listed, not looked for: what was not there once may be missing in a network file system's memory alone.
+        incomplete = [path for path in folders if contract.MANIFEST_FILE not in os.listdir(path)]
+        damaged: dict[Path, str] = {}
+        good: Path | None = None
+        for path in (path for path in folders if path not in incomplete):
+            problem = damage(path)
             if problem is None:
-                return next(saved for saved in self.run.saved() if saved.step == step)
-            _set_aside(path, "damaged")
-            self.run.add_event("fallback", rank=0, step=step, reason=problem)
-        return None
+                good = path
+                break
+            damaged[path] = problem
+        if good is None:
+            self._refuse_loss(damaged, incomplete)
+        for path, problem in damaged.items():
+            self._pass_over(path, "damaged", problem)
+        self._clear_incomplete(incomplete, keep=good is None)
+        return next(saved for saved in self.run.saved() if saved.path == good) if good else None
+
+    def _refuse_loss(self, damaged: dict[Path, str], incomplete: list[Path]) -> None:
+        """Training starts from step 0 when nothing was ever saved, or when it was sent there; else nothing changes."""
+        resume = self.plan.resume
+        step = saved_step(self.run, resume)
+        problems = damaged | dict.fromkeys(incomplete, f"{contract.MANIFEST_FILE} is missing")
+        if damaged and resume != 0:
+            step = max(step, *map(_step_of, damaged))
+        if not step:
+            return
+        newest = max(problems, default=None)
+        detail = (
+            f"step {_step_of(newest)}: {problems[newest]}" if newest else f"there is none in {self.run.checkpoints}"
+        )
+        raise lost(self.run, step, detail, resume)
+
+    def _clear_incomplete(self, incomplete: list[Path], *, keep: bool) -> None:
+        """A save that was cut off is deleted; one that was complete once, or is all that there is, is set aside."""
+        complete = {event.get("step") for event in self.run.events() if event["kind"] == "checkpoint"}
+        for path in incomplete:
+            if _step_of(path) in complete or (keep and (path / TABLE).exists()):
+                self._pass_over(path, INCOMPLETE, f"{contract.MANIFEST_FILE} is missing")
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+        kept = sorted(self.run.checkpoints.glob(f"{INCOMPLETE}-step-*"), key=lambda path: path.name.rpartition("-")[2])
+        for path in [*kept[:-KEPT_INCOMPLETE], *self.run.checkpoints.glob(f"{PRUNED}-step-*")]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _pass_over(self, path: Path, why: str, problem: str) -> None:
+        step = _step_of(path)
+        _set_aside(path, why)
+        self.run.add_event("fallback", rank=0, step=step, reason=problem)
 
     def _go_back(self, step: int) -> None:
         """Once: what is saved from then on carries the step that it was sent back to, and is gone on from."""
         whole = self.run.saved()
-        if whole and whole[-1].manifest.get("state", {}).get("resume") == step:
+        if whole and whole[-1].manifest.state.resume == step:
             return
         there = [saved.step for saved in whole]
         if step and step not in there:
@@ -193,13 +232,13 @@ class Checkpoints:
 
     def _prune(self) -> None:
         whole = self.run.saved()
-        best = whole[-1].manifest["state"]["progress"]["best_step"] if whole else None
+        best = whole[-1].manifest.state.progress.best_step if whole else None
         stay = self.plan.kept([saved.step for saved in whole], best=best)
         for saved in whole:
             if saved.step in stay:
                 continue
-            (saved.path / contract.MANIFEST_FILE).unlink()  # first: what is half deleted must not look whole
-            shutil.rmtree(saved.path, ignore_errors=True)
+            # Out of sight first: what is half deleted must look neither complete nor like a loss.
+            shutil.rmtree(_set_aside(saved.path, PRUNED), ignore_errors=True)
 
 
 def write_checkpoint(path: Path, tensors: Tensors, manifest: Record) -> None:
@@ -210,14 +249,13 @@ def write_checkpoint(path: Path, tensors: Tensors, manifest: Record) -> None:
 
 def _write_manifest(path: Path, manifest: Record, files: Files) -> None:
     """Only now is it whole."""
-    manifest["files"] = dict(sorted(files.items()))
-    write_json(path / contract.MANIFEST_FILE, manifest | {"seal": _seal(manifest)})
+    write_json(path / contract.MANIFEST_FILE, sealed(manifest, files))
 
 
 def _files(path: Path, *, rank: int) -> Files:
     """Those that a worker wrote; the first has written the table of contents too."""
     mine = [*path.glob(f"__{rank}_*"), *([path / TABLE] if rank == 0 else [])]
-    return {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in mine}
+    return {p.name: file_facts(p) for p in mine}
 
 
 def _copy(tensors: Tensors) -> Tensors:
@@ -227,43 +265,12 @@ def _copy(tensors: Tensors) -> Tensors:
     }
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint that has a manifest, or None when it is as it was written."""
-    manifest = _read_manifest(path / contract.MANIFEST_FILE)
-    if manifest is None:
-        return f"{contract.MANIFEST_FILE} has changed since it was written"
-    for name, facts in manifest["files"].items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != facts["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}"
-        if _sha256(file) != facts["sha256"]:
-            return f"{name} has changed since it was written"
-    return None
+def _set_aside(path: Path, why: str) -> Path:
+    return path.rename(path.with_name(f"{why}-{path.name}-{time.time_ns()}"))
 
 
-def _read_manifest(path: Path) -> Record | None:
-    """None when it is not what was written: it is replaced in one go, so no kill leaves it torn."""
-    try:
-        manifest = json.loads(path.read_text())
-        seal = manifest.pop("seal")
-    except (ValueError, AttributeError, KeyError):
-        return None
-    return manifest if seal == _seal(manifest) else None
-
-
-def _seal(manifest: Record) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _set_aside(path: Path, why: str) -> None:
-    path.rename(path.with_name(f"{why}-{path.name}-{time.time_ns()}"))
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def _has_failed_with(kind: type[BaseException], error: CheckpointException) -> bool:
@@ -273,6 +280,11 @@ def _has_failed_with(kind: type[BaseException], error: CheckpointException) -> b
 def _refusal(saved: Saved, error: CheckpointException) -> BaseException:
     if _has_failed_with(OSError, error):
         return error
+    if _has_failed_with(Untrusted, error):
+        return UserError(
+            f"the checkpoint of step {saved.step} cannot be read: {_reason(error)}",
+            remedy="Restore it as the run wrote it, or start another run with --new",
+        )
     return UserError(
         f"the checkpoint of step {saved.step} does not fit the model: {_reason(error)}",
         remedy="Bring back the code that it was trained with, or start another run with --new",

@@ -102,8 +102,8 @@ def evaluate(
 def precision_of(loaded: LoadedModel) -> Precision:
     """What its run computed with, so that both get the same figures."""
     saved = [saved for saved in loaded.run.saved() if saved.step == loaded.step] if loaded.run else []
-    choices = saved[0].manifest.get("state", {}).get("choices", {}) if saved else {}
-    chosen: Precision = choices.get("precision", "fp32")
+    choices = saved[0].manifest.state.choices if saved else None
+    chosen: Precision = choices.precision if choices else "fp32"
     on_cpu = next(loaded.model.parameters()).device.type == "cpu"
     return "fp32" if chosen == "fp16" and on_cpu else chosen  # fp16 is for GPUs: a CPU takes minutes for seconds
 

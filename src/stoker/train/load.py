@@ -16,17 +16,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load_folder
 from stoker.rundir import RunDir, Saved
+from stoker.rundir.checkpoint import damage
 from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
 from stoker.storage.mirror import run_dir
-from stoker.train.checkpoint import damage
 from stoker.train.models import MODELS, hf, model_spec, weights
-from stoker.train.reader import CheckpointReader
+from stoker.train.reader import Untrusted, read_tensors
 
 Step = int | Literal["newest", "best"]
 
@@ -110,10 +109,24 @@ def _from_run(run: RunDir, step: Step, place: torch.device) -> LoadedModel:
             f"no checkpoint of run '{run.name}' can be read; that of step {number}: {reason}",
             remedy=f"Restore it under {run.checkpoints}",
         )
+    unlisted = max(run.checkpoints.glob(contract.CHECKPOINT_GLOB), default=None)
+    if unlisted:
+        raise UserError(
+            f"no checkpoint of run '{run.name}' can be read; that in {unlisted}: {_problem(unlisted)}",
+            remedy="Restore it as the run wrote it",
+        )
     raise UserError(
         f"run '{run.name}' has no checkpoint yet",
         remedy=f"Wait for the first one; see: stoker status {run.path}",
     )
+
+
+def _problem(folder: Path) -> str:
+    """Why a folder is not listed as a checkpoint."""
+    try:
+        return damage(folder) or f"{contract.MANIFEST_FILE} was not there a moment ago"
+    except OSError:
+        return f"{contract.MANIFEST_FILE} is missing"
 
 
 def _choose(run: RunDir, step: Step, passed_over: dict[int, str]) -> Saved | None:
@@ -132,7 +145,7 @@ def _choose(run: RunDir, step: Step, passed_over: dict[int, str]) -> Saved | Non
 
 
 def _best(run: RunDir, newest: Saved) -> int:
-    best: int | None = newest.manifest.get("state", {}).get("progress", {}).get("best_step")
+    best: int | None = newest.manifest.state.progress.best_step
     if best is None:
         raise UserError(
             f"run '{run.name}' has had no evaluation, so none of its checkpoints is the best",
@@ -142,7 +155,7 @@ def _best(run: RunDir, newest: Saved) -> int:
 
 
 def _from_checkpoint(path: Path, place: torch.device) -> LoadedModel:
-    path = path.absolute()
+    path = path.resolve()  # a link that the user names is theirs; one inside a checkpoint is refused
     run = RunDir(path.parent.parent)
     if not run.exists():
         raise UserError(
@@ -181,12 +194,16 @@ def read_checkpoint(path: Path, wanted: Mapping[str, Tensor]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no process group: none is meant
-            load(tensors, storage_reader=CheckpointReader(path), no_dist=True)
+            read_tensors(tensors, path, alone=True)
     except CheckpointException as e:
         if not (path / contract.MANIFEST_FILE).exists():
             raise FileNotFoundError(path) from e
         error = next(failure[0] for failure in e.failures.values())
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, Untrusted):
+            raise UserError(
+                f"the checkpoint {path} cannot be read: {reason}", remedy="Restore it as its run wrote it"
+            ) from e
         raise UserError(
             f"the checkpoint {path} does not fit the model of its run: {reason}",
             remedy=f"Restore {contract.SPEC_FILE} as the run wrote it",

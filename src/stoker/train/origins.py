@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from stoker.rundir import OriginRef, RunDir
+from stoker.rundir.checkpoint import damage
 from stoker.spec import forms
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
 from stoker.spec.run import RunSpec
 from stoker.storage.mirror import run_dir
-from stoker.train.checkpoint import damage
 from stoker.train.load import LoadedModel, Step, load_model, read_checkpoint
 from stoker.train.models import Weights, hf, model_spec, weights
 

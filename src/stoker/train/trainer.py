@@ -67,7 +67,7 @@ class Trainer:
         self._begin()
         accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
         self.engine.settle(self.choices, accumulation=accumulation, micro=micro)
-        if self._resumed:
+        if self._resumed and self._resumed["loss_scale"]:
             self.engine.loss_scale.restore(self._resumed["loss_scale"])
         self.guard = FiniteGuard(spec.optim.nonfinite, self.engine.loss_scale)
         self.batches = Batches(
@@ -149,7 +149,7 @@ class Trainer:
         if saved is None and self.spec.init.path:
             origins.start(self.engine.model, self.spec, self.run)
         samples = self.tokens.train.samples(self.spec.batch.length)
-        self._resumed: Record | None = saved.manifest["state"] if saved else None
+        self._resumed: Record | None = saved.manifest.state.model_dump() if saved else None
         kept = self._resumed or {}
         self.state = State(**kept.get("progress", {}))
         self.derived = derive(
@@ -166,8 +166,8 @@ class Trainer:
             parameters=self.engine.size,
             held=self.engine.teacher_size,
         )
-        if saved:
-            same_world = saved.manifest["world"] == self.me.world
+        if saved and kept["choices"]:
+            same_world = saved.manifest.world == self.me.world
             self.choices = self.choices.keep(Choices(**kept["choices"]), same_world=same_world)
         self.choices = agreed(self.choices)
         self._note_what_will_not_happen()

@@ -1,0 +1,85 @@
+"""A run directory that was written to do harm: a clean refusal in one line, and nothing of it executed."""
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
+
+from stoker.rundir import RunDir, write_json
+from stoker.rundir.checkpoint import damage, file_facts, sealed
+from stoker.train.reader import read_table
+from tests.inside import inside
+
+MARKER = "executed"
+VERBS = [
+    ("generate", "tale", "the"),
+    ("eval", "tale"),
+    ("export", "tale"),
+    ("generate", "runs/tale/checkpoints/{step}"),
+]
+
+
+class Trap:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (MARKER,)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    return tmp_path
+
+
+def object_among_tensors(folder: Path) -> None:
+    packed = io.BytesIO()
+    torch.save(Trap(), packed)
+    (folder / "__9_9.distcp").write_bytes(packed.getvalue())
+    table = read_table(folder / ".metadata")
+    name = next(iter(table.state_dict_metadata))
+    table.state_dict_metadata[name] = BytesStorageMetadata()
+    table.storage_data[MetadataIndex(name)] = StorageInfo("__9_9.distcp", 0, len(packed.getvalue()))
+    (folder / ".metadata").write_bytes(pickle.dumps(table))
+
+
+def function_in_the_table(folder: Path) -> None:
+    (folder / ".metadata").write_bytes(pickle.dumps(Trap()))
+
+
+def reseal(folder: Path) -> None:
+    names = [file.name for file in folder.iterdir() if file.name != "manifest.json"]
+    record = {"step": int(folder.name[-9:]), "world": 1}
+    write_json(folder / "manifest.json", sealed(record, {name: file_facts(folder / name) for name in names}))
+    assert damage(folder) is None
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("plant", [object_among_tensors, function_in_the_table])
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+def test_a_checkpoint_executes_nothing(tale: Path, plant: Callable[[Path], None], words: tuple[str, ...]) -> None:
+    newest = RunDir(tale).saved()[-1].path
+    plant(newest)
+    reseal(newest)
+    done = inside(*(word.format(step=newest.name) for word in words), code=2)
+    (line,) = done.stderr.splitlines()
+    assert "cannot be read: a checkpoint has no need of" in line
+    assert not Path(MARKER).exists()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "9" * 5000, "[" * 100_000, '{"step": "1", "files": {}}', '{"step": 40, "files": {"../x": 1}}'],
+)
+def test_a_manifest_that_is_none_is_named(tale: Path, text: str) -> None:
+    for saved in RunDir(tale).saved():
+        (saved.path / "manifest.json").write_text(text)
+    done = inside("generate", "tale", "the", code=2)
+    (line,) = done.stderr.splitlines()
+    assert "step-000000040: manifest.json" in line
