@@ -6,7 +6,7 @@ A line of metrics.jsonl or events.jsonl that is not a record is skipped and coun
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import SEEK_END
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -114,6 +114,17 @@ def records_backwards(path: Path, check: Check, *marks: bytes, skipped: Counter[
         pass
     except OSError:
         _at_least(skipped, path, 1)
+
+
+def parse_lines(lines: Iterable[str], check: Check, skipped: Counter[str], name: str) -> Iterator[Record]:
+    """The same of lines that somebody else has read."""
+    skipped[name] = 0
+    for line in lines:
+        record = _record(line.encode(errors="replace"), check)
+        if record is not None:
+            yield record
+        else:
+            skipped[name] += bool(line.strip())
 
 
 def typed(kind: type[T], data: bytes | str, *, max_bytes: int = RECORD_BYTES) -> T:
