@@ -19,7 +19,7 @@ BLOCK = 8 * 1024  # bytes of the first read at the end of a file; each further o
 LARGEST_BLOCK = 1024 * 1024
 
 _SAFE = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-_NOT_OPENED = (errno.ELOOP, errno.ENXIO)  # a link, a socket
+_NOT_OPENED = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder that should be written
 
 
 class NotRegular(UserError, OSError):
@@ -137,7 +137,6 @@ def _checked(descriptor: int, path: Path) -> int:
 
 
 def _reason(path: Path, error: OSError) -> OSError:
-    """A folder on the way that is a link is reported as ENOTDIR or ELOOP."""
-    linked = error.errno == errno.ENOTDIR and path.parent.is_symlink()
-    folder = error.errno == errno.EISDIR
-    return NotRegular(path) if linked or folder or error.errno in _NOT_OPENED else error
+    """A folder on the way that is a link, or anything else, is ENOTDIR."""
+    no_folder = error.errno == errno.ENOTDIR and os.path.lexists(path.parent)
+    return NotRegular(path) if no_folder or error.errno in _NOT_OPENED else error
