@@ -1,6 +1,7 @@
 """What is said in a pod, as it is understood here."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def remote(kind: type[Remote] = Remote) -> Remote:
     return kind(REF, ScriptSpec.model_validate({"script": "t.py", "on": {"kind": "kubernetes"}}), cluster=NOBODY)
 
 
-@pytest.mark.parametrize("said", ['{"time": 1.0, "rank": 0, "line": "x", "new": 1}', '{"rank": 0}', "[]", "hello"])
+@pytest.mark.parametrize("said", ['{"time": 1.0, "rank": "0", "line": "x"}', '{"rank": 0}', "[]", "hello", "[" * 10**5])
 def test_the_words_of_another_version_are_one_line(said: str) -> None:
     assert remote().understood(LogLine, '{"time": 1.0, "rank": 0, "line": "x"}').line == "x"
     with pytest.raises(UserError, match="Stoker of image img:1 is of another version than this one"):
@@ -39,8 +40,12 @@ class Pods(Remote):
     def ask_pod(self, pod: str, verb: str, *words: str) -> Any:  # noqa: ARG002 (it is always env)
         if pod == "a":
             raise Cut("pod a broke off")
-        values: dict[str, Any] = dict.fromkeys(Surroundings.__dataclass_fields__)
-        yield json.dumps(values | {"pid": 7 if pod == "c" and words[1] == "0" else None, "pod": pod})
+        pid = 7 if pod == "c" and words[1] == "0" else None
+        about = Surroundings(
+            rank=0, pid=pid, host="h", pod=pod, node=None, command=[], environment={}, versions={}, devices={},
+            limits={}, mounts=[],
+        )  # fmt: skip
+        yield json.dumps(asdict(about))
 
 
 def test_a_pod_that_is_lost_while_it_is_asked_does_not_hide_the_others() -> None:

@@ -1,15 +1,18 @@
 import json
+import os
+import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stoker.data.ledger import Ledger
+from stoker.data.ledger import Ledger, Mark, combined
 from stoker.data.order import Shuffled, batch
 from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.observe.audit import audit
-from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir import DataRef, Exit, PlaceRef, RunDir
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import share
 from stoker.spec.model import Model
@@ -28,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class FakeRun:
-    """A run directory with the ledgers of a trainer that did what it should, and nothing else."""
+    """A run directory with the records of a trainer that did what it should."""
 
     def __init__(self, folder: Path, tokens: TokenSet, **until: int) -> None:
         self.tokens = tokens
@@ -43,8 +46,19 @@ class FakeRun:
         )
         self.dir.create(spec, DataRef(shards=str(tokens.path), key=tokens.key))
 
-    def attempt(self, number: int, *, start: int, stop: int, world: int = 2, swap: int | None = None) -> None:
+    def attempt(
+        self,
+        number: int,
+        *,
+        start: int,
+        stop: int,
+        world: int = 2,
+        swap: int | None = None,
+        saves: tuple[int, ...] = (),
+    ) -> None:
         """Steps start+1..stop. At step `swap` the first two rows change places after their ids were noted."""
+        self.dir.add_event("started", rank=0, attempt=number, step=start, world=world)
+        marks: dict[int, list[Mark]] = {step: [] for step in saves}
         for rank in range(world):
             with Ledger(self.dir.ledger, attempt=number, rank=rank, world=world, start=start) as ledger:
                 for step in range(start + 1, stop + 1):
@@ -56,6 +70,29 @@ class FakeRun:
                     if step == swap:
                         rows[[0, 1]] = rows[[1, 0]]
                     ledger.record(step, mine, rows)
+                    if step in marks:
+                        marks[step].append(ledger.mark())
+        for step in range(start + 1, stop + 1):
+            self.dir.add_metrics({"step": step, "time": time.time(), "loss": 1.0})
+        before = self.manifest(start).get("ledger", {}) if self.dir.checkpoint(start).exists() else {}
+        for step in saves:
+            self.save(step, before | {f"attempt-{number:04d}": asdict(combined(marks[step]))})
+
+    def save(self, step: int, ledger: dict | None) -> None:
+        drawn = min(step * SEQUENCES, self.positions or step * SEQUENCES)
+        manifest = {"step": step, "state": {"progress": {"step": step, "drawn": drawn}}, "files": {}}
+        self.dir.checkpoint(step).mkdir(parents=True, exist_ok=True)
+        written = manifest if ledger is None else manifest | {"ledger": ledger}
+        (self.dir.checkpoint(step) / "manifest.json").write_text(json.dumps(written))
+
+    def manifest(self, step: int) -> dict:
+        return json.loads((self.dir.checkpoint(step) / "manifest.json").read_text())
+
+    def cut(self, attempt: int, rank: int, after: int) -> None:
+        """Take the end of a ledger away: all that comes after a step."""
+        path = self.dir.ledger / f"attempt-{attempt:04d}-rank-{rank:04d}.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if json.loads(line).get("step", 0) <= after))
 
     def done(self, step: int) -> None:
         self.dir.write_exit(Exit(state="done", code=0, step=step, reason="done"))
@@ -112,6 +149,8 @@ def test_the_number_of_workers_may_change(run: FakeRun) -> None:
 def test_a_step_in_flight_when_the_run_was_killed_is_no_fault(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=30, world=3)
     run.edit(1, 2, 30, lambda _: None)
+    log = run.dir.path / "metrics.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     result = audit(run.dir)
     assert result.ok, result.problems
     assert result.steps == 29
@@ -132,6 +171,7 @@ def test_one_swapped_sample_fails(run: FakeRun) -> None:
 
 def test_one_sample_used_twice_with_its_true_tokens_fails(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=3, world=1)
+    run.dir.add_metrics({"step": 4, "loss": 1.0})
     first = batch(Shuffled(1, run.samples), sequences=SEQUENCES, step=1).ids
     with Ledger(run.dir.ledger, attempt=2, rank=0, world=1, start=3) as ledger:
         ledger.record(4, first, run.tokens.train.read(first, LENGTH))
@@ -207,6 +247,7 @@ def test_a_step_of_another_size_than_the_batch_fails(run: FakeRun) -> None:
     with Ledger(run.dir.ledger, attempt=1, rank=0, world=1, start=0) as ledger:
         for step, (start, stop) in enumerate([(0, 10), (10, 19), (19, 30)], start=1):
             ledger.record(step, ids[start:stop], run.tokens.train.read(ids[start:stop], LENGTH))
+    run.dir.add_metrics({"step": 3, "loss": 1.0})
     assert audit(run.dir).problems == [
         "step 2 used 9 samples instead of 10",
         "step 3 used 11 samples instead of 10",
@@ -217,3 +258,184 @@ def test_a_ledger_that_ends_before_its_run_did_fails(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=4)
     run.done(5)
     assert audit(run.dir).problems == ["the run ended at step 5, and the ledger at step 4"]
+
+
+def test_a_run_without_a_step_proves_nothing(run: FakeRun) -> None:
+    assert audit(run.dir).problems == ["no step was trained, so there is nothing to prove"]
+    run.attempt(1, start=0, stop=0)
+    assert not audit(run.dir).ok
+
+
+def test_a_ledger_cut_short_after_a_kill_is_found_by_the_metrics(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=30)
+    assert audit(run.dir).ok
+    for rank in range(2):
+        run.cut(1, rank, after=20)
+    assert audit(run.dir).problems == [
+        "metrics.jsonl has step 30, and the ledger ends at step 20",
+        "metrics.jsonl has step 30, and the ledger of attempt 1 ends at step 20",
+    ]
+
+
+def test_a_ledger_cut_short_is_found_by_the_events_when_the_metrics_were_cut_too(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=30)
+    run.dir.add_event("checkpoint", rank=0, step=30, seconds=1.0)
+    for rank in range(2):
+        run.cut(1, rank, after=20)
+    log = run.dir.path / "metrics.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:20]))
+    assert audit(run.dir).problems == ["events.jsonl has step 30, and the ledger of attempt 1 ends at step 20"]
+
+
+def test_a_ledger_without_metrics_is_no_proof(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=30)
+    (run.dir.path / "metrics.jsonl").unlink()
+    assert audit(run.dir).problems == ["metrics.jsonl has no record of any step"]
+
+
+def test_what_a_killed_attempt_logged_after_the_checkpoint_is_no_fault(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=57, saves=(50,))
+    run.attempt(2, start=50, stop=52)
+    result = audit(run.dir)
+    assert result.ok, result.problems
+    assert result.steps == 52
+
+
+def test_an_attempt_that_died_before_it_said_that_it_had_started_is_no_fault(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=57, saves=(50,))
+    Ledger(run.dir.ledger, attempt=2, rank=0, world=1, start=50).close()
+    result = audit(run.dir)
+    assert result.ok, result.problems
+    assert result.steps == 50
+
+
+@pytest.mark.parametrize("step", [3, 700])
+def test_an_exit_that_names_another_step_than_the_ledger_ends_with_fails(run: FakeRun, step: int) -> None:
+    run.attempt(1, start=0, stop=20, saves=(20,))
+    run.done(20)
+    assert audit(run.dir).ok
+    run.done(step)
+    assert audit(run.dir).problems == [f"the run ended at step {step}, and the ledger at step 20"]
+
+
+@pytest.mark.parametrize("text", ["{", '{"state": "done", "code": 0, "step": "20", "reason": ""}', "[]"])
+def test_an_exit_that_is_none_fails(run: FakeRun, text: str) -> None:
+    run.attempt(1, start=0, stop=20)
+    (run.dir.path / "exit.json").write_text(text)
+    assert audit(run.dir).problems == ["exit.json is damaged"]
+
+
+def test_a_run_that_was_stopped_before_it_could_save_names_its_checkpoint(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=57, saves=(50,))
+    run.dir.write_exit(Exit(state="paused", code=75, step=50, reason="stopped before the workers could save"))
+    assert audit(run.dir).ok
+    run.dir.write_exit(Exit(state="paused", code=75, step=40, reason="stopped before the workers could save"))
+    assert not audit(run.dir).ok
+
+
+def test_a_checkpoint_beyond_the_ledger_fails(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=20, saves=(20,))
+    run.save(25, None)
+    assert audit(run.dir).problems == ["the newest checkpoint is of step 25, and the ledger ends at step 20"]
+
+
+def test_a_checkpoint_that_was_trained_on_other_samples_fails(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=20)
+    run.save(20, None)
+    manifest = run.manifest(20)
+    manifest["state"]["progress"]["drawn"] += SEQUENCES
+    (run.dir.checkpoint(20) / "manifest.json").write_text(json.dumps(manifest))
+    assert audit(run.dir).problems == ["the checkpoint of step 20 was trained on 210 samples, and the ledger has 200"]
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 4])
+def test_a_ledger_that_changed_after_a_save_does_not_fit_its_checkpoint(run: FakeRun, attempt: int) -> None:
+    run.attempt(1, start=0, stop=57, saves=(40, 50))
+    run.attempt(2, start=50, stop=60, world=3, saves=(60,))
+    run.attempt(3, start=60, stop=60)  # died before its first step
+    run.attempt(4, start=60, stop=90, saves=(80,))
+    assert audit(run.dir).ok, audit(run.dir).problems
+    path = run.dir.ledger / f"attempt-{attempt:04d}-rank-0001.jsonl"
+    path.write_text(path.read_text().replace('"samples":', '"samples": ', 1))  # nothing but its bytes
+    assert audit(run.dir).problems == [
+        f"the ledger of attempt {attempt} is not the one that the checkpoint of step 80 was saved with"
+    ]
+
+
+def test_what_happened_after_the_newest_save_is_not_bound_to_it(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=57, saves=(50,))
+    assert audit(run.dir).ok
+    assert audit(run.dir).unchecked == []
+
+
+def test_an_older_run_is_audited_and_what_cannot_be_checked_is_said(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=20)
+    assert audit(run.dir).unchecked == ["there is no checkpoint that the ledger could be compared with"]
+    run.save(20, None)
+    result = audit(run.dir)
+    assert result.ok
+    assert result.unchecked == [
+        "the checkpoint of step 20 holds no digest of the ledger: an older version of Stoker wrote it"
+    ]
+    run.attempt(2, start=20, stop=30, saves=(30,))
+    result = audit(run.dir)
+    assert result.ok, result.problems
+    assert result.unchecked == ["attempts up to 1 have no digest in a checkpoint"]
+
+
+@pytest.mark.parametrize("ledger", [[], {"attempt-1": 3}, {"x": {"bytes": 1, "sha256": "y"}}, "text"])
+def test_digests_that_are_none_fail(run: FakeRun, ledger: object) -> None:
+    run.attempt(1, start=0, stop=20)
+    run.save(20, {})
+    manifest = run.manifest(20) | {"ledger": ledger}
+    (run.dir.checkpoint(20) / "manifest.json").write_text(json.dumps(manifest))
+    assert audit(run.dir).problems == ["the digests of the ledger in the checkpoint of step 20 are damaged"]
+
+
+def test_a_run_in_a_cluster_is_not_proven_by_its_empty_ledger_here(run: FakeRun) -> None:
+    run.dir.write_place(
+        PlaceRef(kind="kubernetes", context=None, namespace="lab", job="job", run="run", volume="v", image="i")
+    )
+    (problem,) = audit(run.dir).problems
+    assert problem.startswith("the ledger of run 'run' lives in the cluster; copy it first with: stoker cp ")
+    assert problem.endswith(": ./run")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "3",
+        "[" * 100_000,
+        '{"step": "21", "samples": [], "hash": ""}',
+        '{"step": 21, "samples": {"a": 1}, "hash": ""}',
+        '{"step": 21, "samples": [1, 2.5], "hash": ""}',
+        '{"step": 21, "samples": [99999999999999999999], "hash": ""}',
+        '{"step": 21, "samples": [[1], 2], "hash": ""}',
+        '{"step": 21, "samples": [1]}',
+        '{"step": ' + "9" * 5000 + "}",
+    ],
+    ids=range(9),
+)
+def test_a_line_of_the_ledger_that_is_no_record_is_counted_and_fails(run: FakeRun, line: str) -> None:
+    run.attempt(1, start=0, stop=20)
+    with (run.dir.ledger / "attempt-0001-rank-0001.jsonl").open("a") as file:
+        file.write(line + "\n")
+    result = audit(run.dir)
+    assert (result.skipped, result.ok, result.steps) == (1, False, 20)
+    assert "a line of its ledger cannot be read" in result.problems[0]
+
+
+def test_a_header_of_a_hundred_million_ranks_is_answered_at_once(run: FakeRun) -> None:
+    path = run.dir.ledger / "attempt-0001-rank-0000.jsonl"
+    path.write_text('{"attempt":1,"rank":0,"world":1000000,"start":0}\n')
+    assert not audit(run.dir).ok
+    path.write_text('{"attempt":1,"rank":0,"world":100000000,"start":0}\n')
+    assert "attempt-0001-rank-0000.jsonl has no header" in audit(run.dir).problems[0]
+
+
+def test_a_fifo_in_the_place_of_a_ledger_fails(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=20)
+    path = run.dir.ledger / "attempt-0001-rank-0001.jsonl"
+    path.unlink()
+    os.mkfifo(path)
+    assert audit(run.dir).problems == [f"{path} is not a regular file"]

@@ -2,28 +2,35 @@ from pathlib import Path
 
 import pytest
 
-from stoker.observe.tail import BLOCK, Tail, lines_backwards, records_backwards
+from stoker.observe.tail import Tail
+from stoker.rundir.files import BLOCK, lines_backwards
+from stoker.rundir.records import records_backwards
+
+
+def anything(_record: dict) -> bool:
+    return True
 
 
 def test_only_whole_lines_are_handed_out_and_each_once(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     tail = Tail(path)
-    assert tail.records() == []
+    assert list(tail.records(anything)) == []
     path.write_text('{"a": 1}\n{"a": ')
-    assert tail.records() == [{"a": 1}]
+    assert list(tail.records(anything)) == [{"a": 1}]
     with path.open("a") as file:
         file.write('2}\n\n{"torn\n{"a": 3}\n')
-    assert tail.records() == [{"a": 2}, {"a": 3}]
-    assert tail.records() == []
+    assert list(tail.records(anything)) == [{"a": 2}, {"a": 3}]
+    assert list(tail.records(anything)) == []
+    assert tail.skipped == 1
 
 
 def test_from_now_leaves_out_what_is_there_already(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text("old\n")
+    path.write_text('{"old": 1}\n')
     tail = Tail.from_now(path)
     with path.open("a") as file:
-        file.write("new\n")
-    assert tail.lines() == ["new"]
+        file.write('{"new": 1}\n')
+    assert list(tail.records(anything)) == [{"new": 1}]
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK])
@@ -47,7 +54,7 @@ def test_what_is_written_after_the_end_that_was_seen_is_left_alone(tmp_path: Pat
 
 def test_records_come_newest_first_without_torn_ones(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    assert list(records_backwards(path)) == []
+    assert list(records_backwards(path, anything)) == []
     path.write_text('{"kind": "a", "n": 1}\n{"torn\n\n3\n{"kind": "b", "n": 2}\n{"kind": "a", "n": 3}\n{"n": ')
-    assert [record["n"] for record in records_backwards(path)] == [3, 2, 1]
-    assert [record["n"] for record in records_backwards(path, b'"kind": "a"')] == [3, 1]
+    assert [record["n"] for record in records_backwards(path, anything)] == [3, 2, 1]
+    assert [record["n"] for record in records_backwards(path, anything, b'"kind": "a"')] == [3, 1]

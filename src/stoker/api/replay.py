@@ -17,6 +17,7 @@ from stoker.launch.backend import Running
 from stoker.observe.batch import Stretch, line, reached, token_set
 from stoker.observe.tail import Tail
 from stoker.rundir import DataRef, Exit, Record, RunDir, Saved
+from stoker.rundir.records import is_metrics
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, UserError
 from stoker.spec.run import Checkpoint, Evaluate, Log, RunSpec, Until
@@ -98,7 +99,7 @@ class Scratch:
 
         def see() -> None:
             nonlocal stopped
-            if look(metrics.records()):
+            if look(list(metrics.records(is_metrics))):
                 stopped = True
                 running.stop()  # at each look: asked twice it ends without saving what nobody needs
 
@@ -147,7 +148,7 @@ def scratch(run: RunDir, step: int) -> Iterator[Scratch]:
 def legs(run: RunDir, stretches: list[Stretch], start: int, step: int, samples: int) -> list[Leg]:
     """From one step to another, the way that the run went. Attempts alike are one leg: a resume changes no bit."""
     sequences = run.spec().batch.sequences
-    started = {event["attempt"]: event for event in run.events() if event["kind"] == "started"}
+    started = {event.get("attempt"): event for event in run.events() if event["kind"] == "started"}
     found: list[Leg] = []
     for stretch in stretches:
         if stretch.stop <= start or stretch.start >= step:

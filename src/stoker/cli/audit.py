@@ -24,7 +24,7 @@ def audit_arguments(parser: argparse.ArgumentParser) -> None:
 def audit(args: argparse.Namespace) -> int:
     found = prove(find(args.run, args.runs))
     print(json.dumps(asdict(found) | {"ok": found.ok}) if args.json else _text(found))
-    return contract.EXIT_DONE if found.ok else contract.EXIT_FAILED
+    return contract.EXIT_DONE if found.ok else contract.EXIT_NO
 
 
 def _text(found: Audit) -> str:
@@ -39,11 +39,12 @@ def _text(found: Audit) -> str:
             "verdict",
             "proven: no sample was left out or used twice, and each was as the shards hold it"
             if found.ok
-            else "NOT proven",
+            else f"not proven: {output.printable(found.problems[0] if found.problems else 'see above')}",
         ),
+        *(("not checked", output.printable(text)) for text in found.unchecked),
     ]
     more = len(found.problems) - SHOWN
-    rows += [("problem", problem) for problem in found.problems[:SHOWN]]
+    rows += [("problem", output.printable(problem)) for problem in found.problems[1:SHOWN]]
     return output.pairs([*rows, ("problem", f"and {more} more")] if more > 0 else rows)
 
 

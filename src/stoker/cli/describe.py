@@ -113,7 +113,7 @@ def ending(run: RunDir, exit: Exit, *, seconds: float) -> Rows:
         rows.append(("loss", f"{output.measured(losses[0])} -> {output.measured(losses[-1])}{held_out}"))
     speed = f", {output.number(now.tokens_per_second)} tokens/s" if now.tokens_per_second else ""
     rows.append(("time", f"{output.duration(seconds)}{speed}"))
-    samples = [record["text"] for record in run.events() if record["kind"] == "sample"]
+    samples = [str(record["text"]) for record in run.events() if record["kind"] == "sample" and "text" in record]
     if exit.state == "done" and samples:
         rows.append(("sample", output.printable(samples[-1]).strip().replace("\n", "\n" + " " * output.INDENT)))
     return [*rows, ("folder", str(run.path)), ("next", _next(run, exit, script=script))]

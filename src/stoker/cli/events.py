@@ -3,7 +3,9 @@
 import argparse
 import importlib
 import json
+import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from stoker.cli import output
@@ -11,6 +13,7 @@ from stoker.cli.places import runs_argument
 from stoker.observe.runs import find
 from stoker.observe.tail import Tail
 from stoker.rundir import Record
+from stoker.rundir.records import in_words, is_event
 from stoker.spec import contract
 
 ELSEWHERE = "stoker.cli.watch_cluster"  # for runs that do not live here; heavy, so by name
@@ -35,11 +38,19 @@ def events(args: argparse.Namespace) -> int:
     tail = Tail(run.path / contract.EVENTS_FILE)
     while True:
         live = args.follow and run.holder() is not None  # before reading: all that was written before the end is read
-        for record in tail.records():
+        for record in tail.records(is_event):
             _show(record, args)
         if not live:
-            return contract.EXIT_DONE
+            break
         time.sleep(POLL)
+    say_skipped({contract.EVENTS_FILE: tail.skipped})
+    return contract.EXIT_DONE
+
+
+def say_skipped(skipped: Mapping[str, int]) -> None:
+    """On stderr, where it does not mix with the records that were asked for."""
+    if words := in_words(skipped):
+        print(f"records that could not be read were skipped: {words}", file=sys.stderr)
 
 
 def _show(record: Record, args: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from stoker.observe.logs import LogView, last_lines
 from stoker.observe.runs import RECENT, seconds_left, view
 from stoker.observe.tail import Tail
 from stoker.rundir import Exit, Record, RunDir
+from stoker.rundir.records import is_event, is_metrics
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, SavedForLater, UserError
 from stoker.spec.load import load
@@ -103,13 +104,13 @@ class _Watcher:
         self._log = _from_now(run) if script else None  # a script speaks for itself
 
     def look(self, running: Running, screen: Display) -> None:
-        for event in self._events.records():
+        for event in self._events.records(is_event):
             self._started = event if event["kind"] == "started" else self._started
             if line := describe.event(event):
                 screen.note(line)
         for line in self._log.lines(ended=False) if self._log else ():
             screen.note(output.printable(line))
-        for record in self._metrics.records() if not self._log else ():
+        for record in self._metrics.records(is_metrics) if not self._log else ():
             self._recent.append(record)
             screen.step(record, left=seconds_left(self._started, self._recent, record["step"]))
         if len(self._interrupts.received) > self._passed_on:

@@ -71,7 +71,8 @@ def _list(args: argparse.Namespace) -> str:
     if room is not None and len(rows) + 3 > room:  # the time, the head, and the line where the cursor stands
         lines[0] += f"  {len(rows)} runs, the last {max(1, room - 3)} of them:"
         rows = rows[-max(1, room - 3) :]
-    return "\n".join([*lines, output.table(HEAD, [_cells(one) for one in rows], states=1)])
+    unknown = [f"{one.name}: {output.printable(one.reason)}" for one in rows if one.state == "unknown" and one.reason]
+    return "\n".join([*lines, output.table(HEAD, [_cells(one) for one in rows], states=1), *unknown])
 
 
 def _cells(one: RunRow) -> tuple[str, ...]:
@@ -138,6 +139,8 @@ def _details(one: RunView, why: Finding | None) -> list[tuple[str, str]]:
     if one.state in ("paused", "interrupted") and not remedy:
         behind = f"stoker launch {shlex.quote(one.folder)}"
         rows.append(("go on", f"run the same stoker train command again, or in the background: {behind}"))
+    if one.skipped:
+        rows.append(("skipped", f"{one.skipped} record{'s' * (one.skipped != 1)} that could not be read"))
     return [*rows, ("folder", one.folder)]
 
 

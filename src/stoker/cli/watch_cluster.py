@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from stoker.cli import output
+from stoker.cli.events import say_skipped
 from stoker.launch.command_word import command_word
 from stoker.launch.kubernetes import reach
 from stoker.observe.cluster import ClusterView, own_events, view
@@ -76,6 +77,7 @@ def events(run: RunDir, *, follow: bool, show: Callable[[Record], None]) -> int:
                 told.add(key)
                 show(record)
         if not live:
+            say_skipped(run.skipped)
             return contract.EXIT_DONE
         time.sleep(AGAIN)
 

@@ -2,13 +2,16 @@
 
 One file for each attempt and rank: a header line (attempt, rank, world, and start, the step it resumed from), then a
 line for each step. An attempt that starts at step s replaces all that earlier attempts did after s.
+
+A checkpoint holds a digest of the ledger of each attempt that led to it: a ledger that was cut short or changed after a
+save no longer fits its checkpoint.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,7 +19,18 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.rundir import read_lines
+from stoker.rundir.files import lines_backwards, lines_forward, open_regular
+from stoker.rundir.records import RECORD_BYTES, Count, Record, Workers, parse_line, typed
+
+STEP = re.compile(rb'\{"step":([0-9]{1,15}),')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """The ledger of a rank, or of all ranks of an attempt, up to a step."""
+
+    bytes: int
+    sha256: str
 
 
 class Ledger:
@@ -24,12 +38,17 @@ class Ledger:
 
     def __init__(self, folder: Path, *, attempt: int, rank: int, world: int, start: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / f"attempt-{attempt:04d}-rank-{rank:04d}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        self._file = open(folder / f"attempt-{attempt:04d}-rank-{rank:04d}.jsonl", "wb", buffering=0)  # noqa: SIM115
+        self._bytes, self._digest = 0, hashlib.sha256()
         self._write({"attempt": attempt, "rank": rank, "world": world, "start": start})
 
     def record(self, step: int, samples: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
         """`tokens` are the rows the model is given, [n, length + 1], in the order of `samples`."""
         self._write({"step": step, "samples": samples.tolist(), "hash": token_hash(tokens)})
+
+    def mark(self) -> Mark:
+        """All that was recorded so far."""
+        return Mark(bytes=self._bytes, sha256=self._digest.hexdigest())
 
     def sync(self) -> None:
         """After this a power cut loses nothing either; a checkpoint counts only then."""
@@ -45,8 +64,24 @@ class Ledger:
         self.close()
 
     def _write(self, record: dict[str, object]) -> None:
-        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
-        self._file.flush()
+        line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+        left = memoryview(line)
+        while left:
+            left = left[self._file.write(left) :]
+        self._bytes += len(line)
+        self._digest.update(line)
+
+
+def attempt_name(attempt: int) -> str:
+    """As a manifest names it."""
+    return f"attempt-{attempt:04d}"
+
+
+def combined(ranks: Iterable[Mark]) -> Mark:
+    """Of an attempt, from its ranks in their order."""
+    marks = list(ranks)
+    digest = hashlib.sha256("".join(mark.sha256 for mark in marks).encode())
+    return Mark(bytes=sum(mark.bytes for mark in marks), sha256=digest.hexdigest())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,32 +99,77 @@ class AttemptLedger:
     files: dict[int, Path]
     """The file of each rank that wrote one."""
 
-    def steps(self, rank: int) -> Iterator[LedgerStep]:
-        """What a rank recorded, in order, read as it is asked for; a line torn by a kill is passed over."""
-        yield from filter(None, map(_parsed, self._lines(rank)))
+    def steps(self, rank: int) -> Iterator[LedgerStep | None]:
+        """What a rank recorded, in order, read as it is asked for; None for a whole line that is no record."""
+        lines = self._lines(rank)
+        next(lines, None)  # the header
+        for line in lines:
+            record = _parsed(line)
+            if record is not None or line.endswith(b"\n"):
+                yield record
 
     def at(self, rank: int, step: int) -> LedgerStep | None:
         """One step of a rank, found without parsing the others."""
-        begins = f'{{"step":{step},'
+        begins = b'{"step":%d,' % step
         for line in self._lines(rank):
             if line.startswith(begins):
                 return _parsed(line)
         return None
 
-    def _lines(self, rank: int) -> Iterator[str]:
+    def last(self) -> int:
+        """The last step that all ranks recorded; the one that it started from when there is none."""
+        if len(self.files) < self.world:
+            return self.start
+        return min(self._last(path) for path in self.files.values())
+
+    def mark(self, stop: int) -> Mark:
+        """Of all ranks, up to and with step `stop`."""
+        return combined(self._mark(rank, stop) for rank in sorted(self.files))
+
+    def _mark(self, rank: int, stop: int) -> Mark:
+        digest, size = hashlib.sha256(), 0
+        for line in self._lines(rank):
+            if (found := STEP.match(line)) and int(found[1]) > stop:
+                break
+            digest.update(line)
+            size += len(line)
+        return Mark(bytes=size, sha256=digest.hexdigest())
+
+    def _last(self, path: Path) -> int:
+        with open_regular(path, root=path.parents[1]) as file:
+            for line in lines_backwards(file, file.seek(0, os.SEEK_END), max_bytes=RECORD_BYTES):
+                if record := _parsed(line):
+                    return record.step
+        return self.start
+
+    def _lines(self, rank: int) -> Iterator[bytes]:
         if rank in self.files:
-            with open(self.files[rank], encoding="utf-8") as file:
-                yield from file
+            path = self.files[rank]
+            with open_regular(path, root=path.parents[1]) as file:
+                yield from lines_forward(file, max_bytes=RECORD_BYTES)
 
 
-def _parsed(line: str) -> LedgerStep | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Header:
+    world: Workers
+    start: Count
+
+
+def _parsed(line: bytes) -> LedgerStep | None:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    if "step" not in record:
-        return None
-    return LedgerStep(step=record["step"], samples=np.array(record["samples"], dtype=np.int64), hash=record["hash"])
+        return _step(parse_line(line))
+    except (ValueError, KeyError, OverflowError):
+        return None  # torn by a kill, or not what a trainer writes
+
+
+def _step(record: Record) -> LedgerStep:
+    step, hash, samples = record["step"], record["hash"], record["samples"]
+    if type(step) is not int or type(hash) is not str or type(samples) is not list:
+        raise ValueError("not a step")
+    ids = np.array(samples) if samples else np.empty(0, np.int64)
+    if ids.ndim != 1 or ids.dtype != np.int64:
+        raise ValueError("not samples")
+    return LedgerStep(step=step, samples=ids, hash=hash)
 
 
 def token_hash(tokens: NDArray[np.int64]) -> str:
@@ -98,19 +178,25 @@ def token_hash(tokens: NDArray[np.int64]) -> str:
 
 
 def read(folder: Path) -> list[AttemptLedger]:
-    """The attempts in order. One whose ranks died before they wrote a header did nothing, and is left out."""
+    """The attempts in order. One whose ranks died before they wrote a header did nothing, and is left out.
+
+    ValueError when the files contradict each other, or one of them is no ledger.
+    """
     attempts: dict[int, AttemptLedger] = {}
     for attempt, rank, path in _files(folder):
-        header = next(read_lines(path), None)
-        if header is None or "world" not in header:
+        with open_regular(path, root=folder.parent) as file:
+            line = file.readline(RECORD_BYTES + 1)
+        if not line.endswith(b"\n"):
             continue
+        try:
+            header = typed(_Header, line)
+        except ValueError as e:
+            raise ValueError(f"{path.name} has no header: {e}") from e
         ledger = attempts.setdefault(
-            attempt, AttemptLedger(attempt=attempt, world=header["world"], start=header["start"], files={})
+            attempt, AttemptLedger(attempt=attempt, world=header.world, start=header.start, files={})
         )
-        if (header["world"], header["start"]) != (ledger.world, ledger.start):
-            raise ValueError(
-                f"{path.name} says world {header['world']}, start {header['start']}, unlike its other ranks"
-            )
+        if (header.world, header.start) != (ledger.world, ledger.start):
+            raise ValueError(f"{path.name} says world {header.world}, start {header.start}, unlike its other ranks")
         ledger.files[rank] = path
     return [attempts[attempt] for attempt in sorted(attempts)]
 
@@ -118,6 +204,6 @@ def read(folder: Path) -> list[AttemptLedger]:
 def _files(folder: Path) -> list[tuple[int, int, Path]]:
     found = []
     for path in sorted(folder.glob("attempt-*-rank-*.jsonl")):
-        if name := re.fullmatch(r"attempt-(\d+)-rank-(\d+)\.jsonl", path.name):
+        if name := re.fullmatch(r"attempt-([0-9]{1,9})-rank-([0-9]{1,9})\.jsonl", path.name):
             found.append((int(name[1]), int(name[2]), path))
     return found

@@ -1,8 +1,7 @@
 """A run directory on a volume, through a pod that sees it: a live one of the run, else a reader."""
 
-import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from stoker.launch.jobs import job_kind
 from stoker.launch.needs import needs
 from stoker.launch.transfer.frames import Cut
 from stoker.rundir import PlaceRef
+from stoker.rundir.records import typed
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
 from stoker.spec.run import AnySpec
@@ -95,11 +95,11 @@ class Remote:
             command.close()
         check(command, verb)
 
-    def understood(self, made: Callable[..., T], text: str) -> T:
+    def understood(self, kind: type[T], text: str) -> T:
         """What Stoker prints there as JSON, as the same thing here."""
         try:
-            return made(**json.loads(text))
-        except (ValueError, TypeError) as e:
+            return typed(kind, text)
+        except ValueError as e:
             raise UserError(
                 f"the Stoker of image {self.ref.image} is of another version than this one, {__version__}, "
                 "and what it says is not understood",

@@ -1,12 +1,13 @@
 """Proof of what a run was trained on: every sample of an epoch once, and with the very tokens that the shards hold.
 
-It reads the ledgers, index.json and the shards by itself, with no help from the code that chose the samples.
+It reads the ledgers, index.json and the shards by itself, with no help from the code that chose the samples. The ledger
+has to reach as far as the run's other records say that it was trained.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.ledger import AttemptLedger, LedgerStep, read
+from stoker.launch.command_word import command_word
+from stoker.observe import agreement
 from stoker.observe.shares import Shares, Source
-from stoker.rundir import RunDir, read_lines
+from stoker.observe.token_index import TokenIndex, read_index, read_mix
+from stoker.rundir import RunDir
+from stoker.rundir.records import in_words
+from stoker.spec import contract
 from stoker.spec.derive import derive
 from stoker.spec.errors import UserError
 
 PROBLEMS_SHOWN = 20
+RANKS_NAMED = 8
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,6 +45,10 @@ class Audit:
     """The first of what is wrong, in words."""
     sources: list[Source] = field(default_factory=list)
     """Of a mixture: what came of each part."""
+    unchecked: list[str] = field(default_factory=list)
+    """What the run has no record of, so that the proof does not cover it."""
+    skipped: int = 0
+    """Records that could not be read."""
 
     @property
     def ok(self) -> bool:
@@ -49,33 +60,62 @@ class Audit:
 
 
 def audit(run: RunDir) -> Audit:
-    """Follow the line of attempts that survived, and check every step of it."""
+    """Follow the line of attempts that survived, check every step of it, and that no step of the run is missing."""
     result = Audit()
-    length = run.spec().batch.length
-    stream = _opened(Path(run.data().shards), run.data().key, length, result)
-    samples = stream.samples
+    if run.place_ref():
+        word = command_word(run)
+        result.complain(
+            f"the ledger of run '{run.name}' lives in the cluster; copy it first with: stoker cp {word}: ./{run.name}"
+        )
+        return result
+    spec = run.spec()
+    stream = _opened(Path(run.data().shards), run.data().key, spec.batch.length, result)
+    evidence = agreement.gather(run)
     try:
         attempts = read(run.ledger)
-    except ValueError as e:
-        result.complain(str(e))
-        return result
+        drawn = _follow(run, attempts, stream, evidence, result)
+        agreement.compare(evidence, attempts, drawn, result)
+    except (ValueError, OSError) as e:
+        result.complain(e.problem if isinstance(e, UserError) else str(e))
+    if not result.steps and not result.problems:
+        result.complain("no step was trained, so there is nothing to prove")
+    _count_skipped(run, result)
+    return result
+
+
+def _follow(
+    run: RunDir,
+    attempts: list[AttemptLedger],
+    stream: "_Stream | _Mixture",
+    evidence: agreement.Evidence,
+    result: Audit,
+) -> int:
+    """Returns the samples used up to the step of the newest checkpoint."""
     result.attempts = len(attempts)
-    ended = run.exit()
+    done = evidence.exit is not None and evidence.exit.state == "done"
+    saved = evidence.saved.step if evidence.saved else 0
     epoch = _counter(stream, run.spec().batch.sequences, result)
-    for step, rank, record in _surviving(attempts, result, done=_is_done(run)):
+    drawn = 0
+    for step, rank, record in _surviving(attempts, result, done=done):
         if step != result.steps:
             epoch.end_step()
         result.steps = step
         result.samples += len(record.samples)
+        drawn += len(record.samples) if step <= saved else 0
         epoch.add(step, record.samples)
         if stream.hash(record.samples) != record.hash:
             result.mismatched += 1
             result.complain(f"step {step}, rank {rank}: the model was given other tokens than the shards hold")
     epoch.end_step()
-    epoch.close(whole=_is_done(run) and _ends_with_an_epoch(run, samples))
-    if ended and ended.state != "failed" and ended.step is not None and result.steps < ended.step:
-        result.complain(f"the run ended at step {ended.step}, and the ledger at step {result.steps}")
-    return result
+    epoch.close(whole=done and _ends_with_an_epoch(run, stream.samples))
+    return drawn
+
+
+def _count_skipped(run: RunDir, result: Audit) -> None:
+    """A ledger line that cannot be read is a problem of its own; lines of other records may be torn by a kill."""
+    result.skipped += run.skipped.total()
+    if words := in_words({name: number for name, number in run.skipped.items() if name != contract.EXIT_FILE}):
+        result.unchecked.append(f"records that could not be read: {words}")
 
 
 def _surviving(attempts: list[AttemptLedger], result: Audit, *, done: bool) -> Iterator[tuple[int, int, LedgerStep]]:
@@ -99,30 +139,41 @@ def _steps(
     attempt: AttemptLedger, result: Audit, *, stop: int | None, done: bool
 ) -> Iterator[tuple[int, list[tuple[int, LedgerStep]]]]:
     """Each step of an attempt with the records of all its ranks. The very last may still be in flight."""
-    lines = {rank: attempt.steps(rank) for rank in attempt.files}
+    lines = {rank: _recorded(attempt, rank, result) for rank in sorted(attempt.files)}
     step = attempt.start
     while stop is None or step < stop:
         step += 1
-        records = [(rank, record) for rank in range(attempt.world) if (record := _next(lines, rank)) is not None]
+        records = [(rank, record) for rank in lines if (record := next(lines[rank], None)) is not None]
         if not records and stop is None:
             return
         wrong = next((f"step {record.step} of rank {rank}" for rank, record in records if record.step != step), None)
         if wrong:
             result.complain(f"attempt {attempt.attempt}: {wrong} stands where step {step} should")
             return
-        absent = sorted(set(range(attempt.world)) - {rank for rank, _ in records})
+        absent = attempt.world - len(records)
         if absent:
-            in_flight = stop is None and not done and set(absent) <= set(attempt.files) and not _any_left(lines)
+            in_flight = stop is None and not done and len(lines) == attempt.world and not _any_left(lines)
             if not in_flight:
-                named = ", ".join(map(str, absent))
+                named = _named(attempt.world, {rank for rank, _ in records})
                 result.complain(f"attempt {attempt.attempt}, step {step}: no record of rank {named} of {attempt.world}")
             if not records or in_flight:
                 return
         yield step, records
 
 
-def _next(lines: dict[int, Iterator[LedgerStep]], rank: int) -> LedgerStep | None:
-    return next(lines[rank], None) if rank in lines else None
+def _recorded(attempt: AttemptLedger, rank: int, result: Audit) -> Iterator[LedgerStep]:
+    for record in attempt.steps(rank):
+        if record is not None:
+            yield record
+        else:
+            result.skipped += 1
+            result.complain(f"attempt {attempt.attempt}, rank {rank}: a line of its ledger cannot be read")
+
+
+def _named(world: int, present: set[int]) -> str:
+    """The ranks that are missing, or the first of them."""
+    missing = list(islice((rank for rank in range(world) if rank not in present), RANKS_NAMED + 1))
+    return ", ".join(map(str, missing[:RANKS_NAMED])) + (" and more" if len(missing) > RANKS_NAMED else "")
 
 
 def _any_left(lines: dict[int, Iterator[LedgerStep]]) -> bool:
@@ -199,22 +250,22 @@ class _Stream:
     """The training tokens or records, one sample at a time, straight from the files."""
 
     def __init__(self, folder: Path, key: str, length: int, result: Audit) -> None:
-        index = _index(folder)
-        if index["key"] != key:
+        index: TokenIndex = read_index(folder)
+        if index.key != key:
             result.complain(f"{folder} holds other data than the run was trained on")
         self.length = length
-        self.window = max(1, index["window"] // length) if index.get("window") else None
-        self._dtype = np.dtype(index["dtype"]).newbyteorder("<")
+        self.window = max(1, index.window // length) if index.window else None
+        self._dtype = np.dtype(index.dtype).newbyteorder("<")
         self._shards: list[tuple[int, int, Path]] = []
-        self._record = index["length"] + 3 + 2 * index["predictions"] if index.get("kind") == "pairs" else None
+        self._record = index.length + 3 + 2 * index.predictions if index.kind == "pairs" else None
         self.tokens = 0
-        for shard in index["train"]:
-            path = folder / shard["file"]
-            numbers = shard["records"] * self._record if self._record else shard["tokens"]
+        for shard in index.train:
+            path = folder / shard.file
+            numbers = shard.records * self._record if self._record else shard.tokens
             if not path.is_file() or path.stat().st_size != numbers * self._dtype.itemsize:
                 raise UserError(f"{path} is missing or cut short", remedy=f"Delete {folder} and prepare the data again")
             with open(path, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != shard["sha256"]:
+                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
                     result.complain(f"{path} is damaged: its sha256 is not the one in index.json")
             self._shards.append((self.tokens, self.tokens + numbers, path))
             self.tokens += numbers
@@ -246,11 +297,11 @@ class _Mixture:
     """Several of them, the samples of one numbered after those of the one before."""
 
     def __init__(self, folder: Path, key: str, length: int, result: Audit) -> None:
-        mix: dict[str, Any] = json.loads((folder / "mix.json").read_text())
-        if mix["key"] != key:
+        mix = read_mix(folder)
+        if mix.key != key:
             result.complain(f"{folder} holds other data than the run was trained on")
-        self.sources = mix["sources"]
-        self.streams = [_Stream(folder / one["folder"], one["key"], length, result) for one in self.sources]
+        self.sources = mix.sources
+        self.streams = [_Stream(folder / one.folder, one.key, length, result) for one in self.sources]
         self.samples = sum(stream.samples for stream in self.streams)
 
     def row(self, id: int) -> NDArray[Any]:
@@ -272,24 +323,9 @@ def _counter(stream: "_Stream | _Mixture", sequences: int, result: Audit) -> "_E
     if isinstance(stream, _Stream):
         return _Epochs(stream.samples, sequences, result, stream.window)
     counts = [one.samples for one in stream.streams]
-    found = Shares([(one["name"], one["weight"]) for one in stream.sources], counts, sequences, result)
+    found = Shares([(one.name, one.weight) for one in stream.sources], counts, sequences, result)
     result.sources = found.sources
     return found
-
-
-def _index(folder: Path) -> dict[str, Any]:
-    """Of a stream that is not all made yet, what its journal has."""
-    try:
-        whole: dict[str, Any] = json.loads((folder / "index.json").read_text())
-        return whole
-    except FileNotFoundError:
-        pass
-    try:
-        header: dict[str, Any] = json.loads((folder / "stream.json").read_text())
-    except FileNotFoundError:
-        raise UserError(f"the run's token set {folder} is gone", remedy="Put it back, or prepare it again") from None
-    made = [record["train"] for record in read_lines(folder / "journal.jsonl") if "train" in record]
-    return header | {"window": header["data"]["window"], "train": [shard for shard in made if shard["tokens"]]}
 
 
 def _hash(row: Callable[[int], NDArray[Any]], ids: NDArray[np.int64], samples: int) -> str:
@@ -298,11 +334,6 @@ def _hash(row: Callable[[int], NDArray[Any]], ids: NDArray[np.int64], samples: i
         if 0 <= id < samples:
             digest.update(row(id).astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def _is_done(run: RunDir) -> bool:
-    ended = run.exit()
-    return ended is not None and ended.state == "done"
 
 
 def _ends_with_an_epoch(run: RunDir, samples: int) -> bool:

@@ -14,7 +14,6 @@ from stoker.data.passages import Passage, Passages, sentences_of
 from stoker.data.sets import is_set, open_set
 from stoker.data.stream.reading import StreamSet
 from stoker.data.tokenizer import TOKENIZER_FILE
-from stoker.observe.tail import records_backwards
 from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
 
@@ -67,7 +66,7 @@ def line(run: RunDir) -> list[Stretch]:
     drawn = 0
     for number, ledger in enumerate(attempts):
         later = [other.start for other in attempts[number + 1 :]]
-        stop = min(later) if later else min(_last(ledger, rank) for rank in range(ledger.world))
+        stop = min(later) if later else ledger.last()
         if stop > ledger.start:
             last = sum(len(record.samples) for record in _records(run, ledger, stop))
             found.append(Stretch(ledger=ledger, start=ledger.start, stop=stop, drawn=drawn, last=last))
@@ -149,17 +148,10 @@ def token_set(run: RunDir) -> AnySet:
 
 def _records(run: RunDir, ledger: AttemptLedger, step: int) -> list[LedgerStep]:
     """Of all ranks, in their order."""
-    found = [record for rank in range(ledger.world) if (record := ledger.at(rank, step))]
+    found = [record for rank in sorted(ledger.files) if (record := ledger.at(rank, step))]
     if len(found) < ledger.world:
         raise UserError(
             f"the ledger of run '{run.name}' has step {step} of {len(found)} ranks only, and there were {ledger.world}",
             remedy=f"See: stoker audit {run.path}",
         )
     return found
-
-
-def _last(ledger: AttemptLedger, rank: int) -> int:
-    """The last step that a rank recorded; the one it started from when there is none."""
-    if rank not in ledger.files:
-        return ledger.start
-    return next((record["step"] for record in records_backwards(ledger.files[rank]) if "step" in record), ledger.start)

@@ -1,10 +1,9 @@
 """Runs that live in a cluster: jobs and pods from its API server, steps and losses from the records on the volume."""
 
-import json
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from stoker.launch.transfer.frames import Cut
 from stoker.observe.pods import PodRow, pod_rows, seconds
 from stoker.observe.runs import RunRow, RunView, State
 from stoker.rundir import PlaceRef, Record, RunDir
+from stoker.rundir.records import is_event, parse_lines, typed, typed_value
 from stoker.spec import contract
 from stoker.spec.errors import StokerError, UserError
 
@@ -112,7 +112,7 @@ def own_events(run: RunDir, cluster: Cluster, state: JobState | None) -> list[Re
         return []  # nobody has run yet, so nothing is written
     waits = state is None or state.state in ("done", "failed", "waiting")
     lines = _ask(run, _place(run), cluster, "events", "--json", patient=waits)
-    return [json.loads(line) for line in lines if line.strip()]
+    return list(parse_lines(lines, is_event, run.skipped, contract.EVENTS_FILE))
 
 
 def _last_words(cluster: Cluster, pods: list[PodRow], container: str) -> str:
@@ -131,9 +131,9 @@ def _row_of(cluster: Cluster, jobs: Jobs, one: tuple[RunDir, PlaceRef]) -> RunRo
     run, place = one
     job = jobs.get((job_kind(place.job).KIND, place.run))
     state = standing(cluster, place, job) if job else None
-    seen = run.seen()
-    if seen and (time.time() - seen["asked"] < FRESH or state is None):
-        return _row(run, place, state, _made(seen["view"]))
+    asked, known = _seen(run)
+    if known and (time.time() - asked < FRESH or state is None):
+        return _row(run, place, state, known)
     records, _ = _records(run, place, cluster, state, patient=False)
     return _row(run, place, state, records)
 
@@ -154,17 +154,17 @@ def _records(
     run: RunDir, place: PlaceRef, cluster: Cluster, state: JobState | None, *, patient: bool
 ) -> tuple[RunView, str]:
     """What the run has written down, and why not. `patient`: a pod may be made to read them."""
-    seen = run.seen()
-    if seen and seen["view"]["state"] in FINAL and (state is None or state.state in ("done", "failed")):
-        return _made(seen["view"]), ""
+    _, known = _seen(run)
+    if known and known.state in FINAL and (state is None or state.state in ("done", "failed")):
+        return known, ""
     if state is not None and state.state == "waiting":  # no pod is up: what is known of earlier ones is all
-        return _made(seen["view"]) if seen else _nothing(run), ""
+        return known or _nothing(run), ""
     try:
-        told = json.loads("".join(_ask(run, place, cluster, "status", "--json", patient=patient)))
-        records = _made(told | {key: _here(told[key], run, place) for key in ("reason", "remedy")})
-    except (StokerError, ValueError, KeyError, TypeError) as e:
+        told = typed(RunView, "".join(_ask(run, place, cluster, "status", "--json", patient=patient)))
+        records = replace(told, reason=_here(told.reason, run, place), remedy=_here(told.remedy, run, place))
+    except (StokerError, ValueError) as e:
         why = e.problem if isinstance(e, StokerError) else f"another version of Stoker wrote them ({e})"
-        return _made(seen["view"]) if seen else _nothing(run), why
+        return known or _nothing(run), why
     run.write_seen({"asked": time.time(), "view": asdict(records)})
     return records, ""
 
@@ -184,10 +184,10 @@ def _ask(run: RunDir, place: PlaceRef, cluster: Cluster, verb: str, *words: str,
 
 
 def _row(run: RunDir, place: PlaceRef, state: JobState | None, records: RunView | None, *, unknown: str = "") -> RunRow:
-    seen = run.seen()
-    known = records or (_made(seen["view"]) if seen else _nothing(run))
+    _, seen = _seen(run)
+    known = records or seen or _nothing(run)
     if unknown:
-        final = seen is not None and seen["view"]["state"] in FINAL
+        final = seen is not None and seen.state in FINAL
         about = {"state": known.state, "reason": known.reason} if final else {"state": "unknown", "reason": unknown}
         return RunRow(**(_common(known) | about | {"name": run.name, "folder": str(run.path)}))
     return RunRow(**_common(_view(run, place, state, known)))
@@ -221,8 +221,15 @@ def _here(words: str, run: RunDir, place: PlaceRef) -> str:
     return words.replace(f"{contract.MOUNT}/{contract.VOLUME_RUNS}/{place.run}", run.name)
 
 
-def _made(values: Record) -> RunView:
-    return RunView(**{field.name: values[field.name] for field in fields(RunView)})
+def _seen(run: RunDir) -> tuple[float, RunView | None]:
+    """When its records were last read, and what they said."""
+    seen = run.seen()
+    if seen is None:
+        return 0.0, None
+    try:
+        return seen["asked"], typed_value(RunView, seen["view"])
+    except ValueError:
+        return 0.0, None  # another version wrote it
 
 
 def _common(view: RunView) -> Record:

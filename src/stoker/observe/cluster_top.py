@@ -1,10 +1,8 @@
 """What the workers of a run in a cluster use: `stoker top` in each of its pods, put together here."""
 
-import json
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 from stoker.kube import Object, connect
 from stoker.launch.jobs import job_kind
@@ -13,10 +11,10 @@ from stoker.launch.reader import runs
 from stoker.launch.remote import Remote
 from stoker.launch.standing import standing
 from stoker.launch.transfer.frames import Cut
-from stoker.observe.chips import Gpu
 from stoker.observe.cluster import rows
 from stoker.observe.top import GOES_ON, Use
 from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir.records import Count, typed
 from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
@@ -31,6 +29,16 @@ class PodUse(Use):
 
     pod: str
     machine: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What `stoker top --json` prints in a pod."""
+
+    state: str
+    step: Count
+    steps: Count | None
+    workers: list[Use]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +73,7 @@ class ClusterTop:
             asked.wait(until=end)
         self._asked |= new
         told = [(pods[name], asked.told) for name, asked in self._asked.items() if asked.told]
-        used = [_use(worker, pod) for pod, one in told for worker in one["workers"]]
+        used = [_use(worker, pod) for pod, one in told for worker in one.workers]
         state, step, steps = self._where([one for _, one in told], asked=bool(pods))
         return Look(
             state=state,
@@ -84,11 +92,11 @@ class ClusterTop:
         others = [pod for name, pod in pods.items() if name not in kept]
         return kept | {pod["metadata"]["name"]: pod for pod in evenly(others, MOST - len(kept))}
 
-    def _where(self, told: list[dict[str, Any]], *, asked: bool) -> tuple[str, int, int | None]:
+    def _where(self, told: list[Told], *, asked: bool) -> tuple[str, int, int | None]:
         """As the pod says that is furthest on; where none answers, the cluster, and what was heard of it last."""
         if told:
-            furthest = max(told, key=lambda one: int(one["step"]))
-            return furthest["state"], furthest["step"], furthest["steps"]
+            furthest = max(told, key=lambda one: one.step)
+            return furthest.state, furthest.step, furthest.steps
         if asked:
             place, cluster = self._remote.ref, self._remote.cluster
             now = standing(cluster, place, cluster.get(job_kind(place.job).KIND, place.run))
@@ -113,7 +121,7 @@ class _Asked:
     """A command in a pod."""
 
     def __init__(self, remote: Remote, pod: str, words: list[str]) -> None:
-        self.told: dict[str, Any] | None = None
+        self.told: Told | None = None
         """Its newest word."""
         self.wrong = ""
         self.ended = False
@@ -128,7 +136,7 @@ class _Asked:
     def _listen(self, remote: Remote, pod: str, words: list[str]) -> None:
         try:
             for line in remote.ask_pod(pod, "top", *words):
-                self.told, self.wrong = json.loads(line), ""
+                self.told, self.wrong = typed(Told, line), ""
                 self._heard.set()
         except (StokerError, Cut, ValueError) as e:
             self.wrong = e.problem if isinstance(e, StokerError) else str(e)
@@ -137,7 +145,6 @@ class _Asked:
             self._heard.set()
 
 
-def _use(worker: dict[str, Any], pod: Object) -> PodUse:
-    gpu = Gpu(**worker["gpu"]) if worker["gpu"] else None
-    where = {"pod": pod["metadata"]["name"], "machine": pod["spec"].get("nodeName", "")}
-    return PodUse(**(worker | {"gpu": gpu} | where))
+def _use(worker: Use, pod: Object) -> PodUse:
+    about = {field.name: getattr(worker, field.name) for field in fields(Use)}
+    return PodUse(**about, pod=pod["metadata"]["name"], machine=pod["spec"].get("nodeName", ""))

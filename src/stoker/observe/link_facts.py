@@ -1,14 +1,15 @@
 """How nodes that are up and not with the others see the one that leads: asked in their own pods."""
 
-import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from io import BytesIO
 
 from stoker.kube import Cluster
 from stoker.launch.remote import PYTHON
 from stoker.observe.facts import Facts, LinkFact, PodFact, RecordFact
+from stoker.rundir.records import typed
 from stoker.spec.errors import StokerError
 
 SETTLED = 3.0  # seconds that a pod is given to find the others
@@ -40,6 +41,12 @@ os._exit(0)
 KNOWN = "kubernetes.default.svc"  # a name that every cluster has
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Told:
+    answer: str
+    names: str
+
+
 def link_facts(cluster: Cluster, container: str, facts: Facts) -> tuple[LinkFact, ...]:
     record = facts.record
     if record is None or not record.address or not record.port:
@@ -56,9 +63,15 @@ def _link(cluster: Cluster, container: str, record: RecordFact, pod: PodFact) ->
     argv = [*PYTHON, "-c", PROBE, record.address, str(record.port), KNOWN]
     try:
         cluster.exec(pod.pod, argv, container=container, stdout=said, stderr=BytesIO())
-        told = json.loads(said.getvalue())
+        told = typed(_Told, said.getvalue())
     except (StokerError, ValueError):
         return
     yield LinkFact(
-        node=pod.node or 0, pod=pod.pod, leader=record.leader, address=record.address, port=record.port, **told
+        node=pod.node or 0,
+        pod=pod.pod,
+        leader=record.leader,
+        address=record.address,
+        port=record.port,
+        answer=told.answer,
+        names=told.names,
     )

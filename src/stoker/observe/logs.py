@@ -15,9 +15,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
-from stoker.observe.tail import lines_backwards, records_backwards
 from stoker.rundir import RunDir
-from stoker.spec import contract
+from stoker.rundir.files import LINE_BYTES, lines_backwards, open_regular
+from stoker.rundir.records import Count, Seconds
 from stoker.spec.errors import UserError
 
 STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ")
@@ -26,17 +26,19 @@ ASIDE = ("", ".1", ".2", ".3")  # newest first
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogLine:
-    time: float | None
+    time: Seconds | None
     """When it was printed, in seconds since 1970; None when the log does not say."""
-    rank: int
+    rank: Count
     line: str
 
 
 def ranks(run: RunDir) -> list[int]:
     """The ranks that have a log, and those that were started and have printed nothing."""
     found = (path.stem.removeprefix("rank-") for path in run.logs.glob("rank-*.log"))
-    world = next(records_backwards(run.path / contract.EVENTS_FILE, b'"kind": "world"'), {})
-    return sorted({int(rank) for rank in found if rank.isdigit()} | set(range(world.get("workers", 0))))
+    world = next(run.events_backwards(b'"kind": "world"'), {})
+    return sorted(
+        {int(rank) for rank in found if re.fullmatch(r"[0-9]{1,9}", rank)} | set(range(world.get("workers", 0)))
+    )
 
 
 def last_lines(path: Path, number: int) -> list[str]:
@@ -125,8 +127,8 @@ class _Log:
 
     def _further(self, ended: bool) -> Iterator[bytes]:
         for file in self._files():
-            for raw in file:
-                if not raw.endswith(b"\n") and not ended:
+            while raw := file.readline(LINE_BYTES):  # a longer line is shown in parts
+                if not raw.endswith(b"\n") and len(raw) < LINE_BYTES and not ended:
                     file.seek(-len(raw), os.SEEK_CUR)
                     break
                 yield raw
@@ -163,7 +165,7 @@ def _open(path: Path) -> list[BinaryIO]:
     found: dict[int, BinaryIO] = {}
     for name in ASIDE:
         try:
-            file = open(f"{path}{name}", "rb")  # noqa: SIM115 (closed when the reader is gone)
+            file = open_regular(path.with_name(path.name + name), root=path.parents[1])
         except FileNotFoundError:
             continue
         found.setdefault(_inode(file), file)
@@ -177,6 +179,6 @@ def _since(files: list[BinaryIO], since: float | None) -> list[BinaryIO]:
 
 def _inode(file: BinaryIO | Path) -> int:
     try:
-        return os.stat(file if isinstance(file, Path) else file.fileno()).st_ino
+        return (os.lstat(file) if isinstance(file, Path) else os.fstat(file.fileno())).st_ino
     except FileNotFoundError:
         return 0  # being moved right now

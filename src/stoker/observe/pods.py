@@ -38,7 +38,7 @@ def pod_rows(
     container: str = contract.CONTAINER,
 ) -> list[PodRow]:
     """`seats`: who has which ranks, as the run's records say. Of each pod no more than its row is kept."""
-    ranks = {seat.get("pod"): _ranks(seat) for seat in seats}
+    ranks: dict[object, str] = {str(seat.get("pod")): _ranks(seat) for seat in seats}
     newest: dict[object, tuple[str, PodRow]] = {}
     for pod in pods:
         index, born = node(pod), str(pod["metadata"].get("creationTimestamp", ""))
@@ -96,5 +96,8 @@ def _image(pod: Object, container: str) -> str:
 
 
 def _ranks(seat: Record) -> str:
-    first, last = seat["first"], seat["first"] + seat["workers"] - 1
+    first, workers = seat.get("first"), seat.get("workers")
+    if not isinstance(first, int) or not isinstance(workers, int):
+        return ""  # not what a supervisor writes
+    last = first + workers - 1
     return str(first) if first == last else f"{first}-{last}"

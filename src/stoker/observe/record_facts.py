@@ -1,10 +1,10 @@
 """What a run's own records say of its trouble: of what happened before it went well again, nothing."""
 
-import json
 import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from statistics import median
 from typing import Any
@@ -13,8 +13,9 @@ from stoker.launch.command_word import command_word
 from stoker.observe.facts import RecordFact, RunFact
 from stoker.observe.logs import last_lines
 from stoker.observe.runs import view
-from stoker.observe.tail import records_backwards
 from stoker.rundir import Record, RunDir
+from stoker.rundir.files import read_regular
+from stoker.rundir.records import RECORD_BYTES, Count, typed
 from stoker.spec import contract
 
 FRESH = 200  # logged steps that are looked at
@@ -26,6 +27,16 @@ SCARCE = 16 * 2**20  # bytes: with fewer nothing can be saved
 ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault)\b|(?:rank \d+|stoker): |terminate called")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Leader:
+    """What is told of the node that leads, as its supervisor has written it."""
+
+    node: Count
+    address: str
+    port: Count
+    pod: str
+
+
 def run_fact(run: RunDir) -> RunFact:
     """Of a run that lives here."""
     now, word = view(run), command_word(run)
@@ -35,7 +46,7 @@ def run_fact(run: RunDir) -> RunFact:
 
 def record_fact(run: RunDir) -> RecordFact:
     events = run.events()
-    logged = list(islice(records_backwards(run.path / contract.METRICS_FILE), FRESH))
+    logged = list(islice((record for record in run.metrics_backwards() if "time" in record), FRESH))
     running = run.holder() is not None
     exit = None if running else run.exit()
     trouble = _crash(run, events, logged) | (_waiting(events, logged) if running else {})
@@ -74,7 +85,7 @@ def _crash(run: RunDir, events: list[Record], logged: list[Record]) -> dict[str,
     if begun > last["time"] and time.time() - begun > STEADY:
         return {}  # a script may log nothing at all
     saved = max((event["time"] for event in events if event["kind"] == "checkpoint"), default=0.0)
-    rank = last["rank"]
+    rank = last.get("rank")
     return {
         "failing": True,
         "rank": rank,
@@ -102,17 +113,17 @@ def _waiting(events: list[Record], logged: list[Record]) -> dict[str, Any]:
         kind = event["kind"]
         if kind == "world":
             found = {}
-        elif kind == "waiting" and "missing" in event:
+        elif kind == "waiting" and {"missing", "here", "least", "most"} <= event.keys():
             least, most = event["least"], event["most"]
             found |= {
                 "waits_for": ", ".join(map(str, event["missing"])),
                 "here": len(event["here"]),
                 "needed": str(most) if least == most else f"{least}..{most}",
             }
-        elif kind == "waiting" and event["time"] > trained:
+        elif kind == "waiting" and "step" in event and event["time"] > trained:
             found |= {"starved": event["step"]}
         elif kind == "lost":
-            found |= {"lost": f"{event['node']} ({event.get('pod') or event.get('host', '?')})"}
+            found |= {"lost": f"{event.get('node', '?')} ({event.get('pod') or event.get('host', '?')})"}
     return found
 
 
@@ -121,11 +132,11 @@ def _saving(events: list[Record], logged: list[Record]) -> dict[str, Any]:
     trained = logged[0]["time"] if logged else 0.0
     for event in events:
         if event["kind"] == "checkpoint failed":
-            found["unsaved"] = str(event["reason"])
+            found["unsaved"] = event.get("reason") or ""
         elif event["kind"] == "checkpoint":
             found = {}
         elif event["kind"] == "fallback" and event["time"] > trained:
-            found["damaged"] = f"that of step {event['step']}: {event['reason']}"
+            found["damaged"] = f"that of step {event.get('step', '?')}: {event.get('reason', '?')}"
     return found
 
 
@@ -149,12 +160,13 @@ def _speed(logged: list[Record], events: list[Record]) -> dict[str, Any]:
 
 
 def _leader(run: RunDir) -> dict[str, Any]:
+    file = run.path / contract.MEMBERS_DIR / contract.LEADER_FILE
     try:
-        leader = json.loads((run.path / contract.MEMBERS_DIR / contract.LEADER_FILE).read_text())
-        named = f"node {leader['node']} (pod {leader['pod']})" if leader["pod"] else f"node {leader['node']}"
-        return {"address": str(leader["address"]), "port": int(leader["port"]), "leader": named}
-    except (OSError, ValueError, KeyError, TypeError):
+        leader = typed(_Leader, read_regular(file, max_bytes=RECORD_BYTES, root=run.path))
+    except (OSError, ValueError):
         return {}
+    named = f"node {leader.node} (pod {leader.pod})" if leader.pod else f"node {leader.node}"
+    return {"address": leader.address, "port": leader.port, "leader": named}
 
 
 def _is_full(run: RunDir) -> bool:

@@ -1,17 +1,25 @@
 """The records of a run on its volume, asked for while other things are looked at, and not waited for too long."""
 
-import json
 import threading
+from dataclasses import asdict, dataclass
 
 from stoker.kube import Cluster
 from stoker.launch.remote import Remote
 from stoker.launch.transfer.frames import Cut
 from stoker.observe.facts import RecordFact
 from stoker.rundir import PlaceRef, Record, RunDir
+from stoker.rundir.records import typed
 from stoker.spec import contract
 from stoker.spec.errors import StokerError
 
 TRIED = 2  # live pods that are asked
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Told:
+    """Of the facts that the command prints, what the records say."""
+
+    record: RecordFact
 
 
 class Asked:
@@ -32,12 +40,12 @@ class Asked:
 
     def _ask(self) -> None:
         try:
-            told = json.loads(self._text())
-            words: Record = {key: self._here(value) for key, value in told["record"].items()}
+            record = typed(_Told, self._text()).record
+            words: Record = {key: self._here(value) for key, value in asdict(record).items()}
             self._record = RecordFact(**words)
         except StokerError as e:
             self._unread = e.problem
-        except (ValueError, KeyError, TypeError) as e:
+        except ValueError as e:
             self._unread = f"another version of Stoker wrote them ({e})"
 
     def _text(self) -> str:

@@ -1,15 +1,14 @@
-"""Reading a file while it grows, and from its end."""
+"""Reading a file while it grows."""
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from stoker.rundir import Record
+from stoker.rundir.files import open_regular
+from stoker.rundir.records import RECORD_BYTES, Check, parse_line
 
-BLOCK = 8 * 1024  # bytes of the first look at the end of a file; each further one is twice as large
-LARGEST_BLOCK = 1024 * 1024
+BLOCK = 1 << 20  # bytes that are read at once
 
 
 class Tail:
@@ -18,62 +17,45 @@ class Tail:
     def __init__(self, path: Path, *, start: int = 0) -> None:
         self._path = path
         self._position = start
+        self.skipped = 0
+        """Lines that were no record, or too long for one."""
 
-    def lines(self) -> list[str]:
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._position)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._position += len(whole)
-        return whole.decode(errors="replace").splitlines()
-
-    def records(self) -> list[Record]:
-        found = []
-        for line in self.lines():
+    def records(self, check: Check) -> Iterator[Record]:
+        for line in self._lines():
             try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue  # torn by a kill
-        return found
+                record = parse_line(line)
+            except ValueError:
+                self.skipped += bool(line.strip())
+                continue
+            if check(record):
+                yield record
+            else:
+                self.skipped += 1
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            with open_regular(self._path) as file:
+                file.seek(self._position)
+                yield from self._read(file)
+        except FileNotFoundError:
+            return
+
+    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+        """A line that is too long for a record is left out."""
+        head, too_long = b"", False
+        while data := file.read(BLOCK):
+            *lines, head = (head + data).split(b"\n")
+            for line in lines:
+                self._position += len(line) + 1
+                if too_long:
+                    self.skipped += 1
+                    too_long = False
+                else:
+                    yield line
+            if len(head) > RECORD_BYTES:
+                self._position += len(head)
+                head, too_long = b"", True
 
     @classmethod
     def from_now(cls, path: Path) -> "Tail":
         return cls(path, start=path.stat().st_size if path.exists() else 0)
-
-
-def lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
-    """The lines before position `end`, last one first, each with its newline; a last one without has no end yet."""
-    position, block, head, newline = end, BLOCK, b"", b""
-    while position > 0:
-        size = min(block, position)
-        position -= size
-        block = min(2 * block, LARGEST_BLOCK)
-        file.seek(position)
-        head, *lines = (file.read(size) + head).split(b"\n")
-        for line in reversed(lines):
-            if line or newline:
-                yield line + newline
-            newline = b"\n"
-    if head or newline:
-        yield head + newline
-
-
-def records_backwards(path: Path, *marks: bytes) -> Iterator[Record]:
-    """The records of a file, newest first; with marks, those of the lines that hold one of them."""
-    try:
-        file = open(path, "rb")  # noqa: SIM115 (closed by the with below)
-    except FileNotFoundError:
-        return
-    with file:
-        for line in lines_backwards(file, file.seek(0, os.SEEK_END)):
-            if marks and not any(mark in line for mark in marks):
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue  # torn by a kill, or still being written
-            if isinstance(record, dict):
-                yield record

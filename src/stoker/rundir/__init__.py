@@ -6,15 +6,14 @@ from stoker.rundir.directory import (
     Held,
     OriginRef,
     PlaceRef,
-    Record,
     RunDir,
     Saved,
     append_line,
     look_anew,
-    read_lines,
-    write_atomic,
     write_json,
 )
+from stoker.rundir.files import write_atomic
+from stoker.rundir.records import Record
 
 __all__ = [
     "DataRef",
@@ -27,7 +26,6 @@ __all__ = [
     "Saved",
     "append_line",
     "look_anew",
-    "read_lines",
     "write_atomic",
     "write_json",
 ]

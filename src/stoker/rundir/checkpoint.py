@@ -20,6 +20,7 @@ from stoker.spec.bounded import parse_json, read_file
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 FileName = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}$")]
+AttemptName = Annotated[str, Field(pattern=r"^attempt-[0-9]{4,9}$")]
 Files = dict[str, dict[str, Any]]  # name -> bytes and sha256, as a manifest is written
 STEP_FOLDER = re.compile(r"step-(\d{9})")
 
@@ -73,6 +74,8 @@ class Manifest(_Part):
     world: Annotated[int, Field(ge=1, le=10**7)] = 1
     state: State = State()
     files: dict[FileName, File]
+    ledger: dict[AttemptName, File] | None = None
+    """Of each attempt that led to it, the ledger up to it."""
 
     @property
     def key(self) -> str:
@@ -109,7 +112,7 @@ def damage(folder: Path) -> str | None:
     Raises FileNotFoundError when there is no manifest: the checkpoint was pruned, or never completed.
     """
     try:
-        manifest = _read_sealed(folder)
+        manifest = read_sealed(folder)
     except ValueError as e:
         return f"{contract.MANIFEST_FILE} {e}"
     number = STEP_FOLDER.fullmatch(folder.name)
@@ -136,7 +139,7 @@ def file_damage(path: Path, file: File) -> str | None:
     return None
 
 
-def _read_sealed(folder: Path) -> Manifest:
+def read_sealed(folder: Path) -> Manifest:
     """It is replaced in one go, so no kill leaves it torn."""
     data, changed = _read(folder), "has changed since it was written"
     try:

@@ -15,20 +15,36 @@ import os
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, TypeVar
 
 import yaml
+from pydantic import BaseModel, ConfigDict
 
 from stoker.rundir.checkpoint import Manifest, read_manifest
+from stoker.rundir.files import NotRegular, append, open_regular, open_writable, read_regular, write_atomic
+from stoker.rundir.records import (
+    RECORD_BYTES,
+    Count,
+    Record,
+    Seconds,
+    is_event,
+    is_metrics,
+    parse_spec,
+    read_records,
+    records_backwards,
+    typed,
+)
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
-Record = dict[str, Any]
+T = TypeVar("T")
+HOLDER_BYTES = 4096
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system says that has none
 
 
@@ -48,7 +64,7 @@ class OriginRef:
 
     path: str
     """Absolute folder: a run's, or one that transformers wrote."""
-    step: int | None
+    step: Count | None
     """Of the run's checkpoint."""
     key: str
     """What the weights are known by: others in their place are not this run's."""
@@ -73,10 +89,19 @@ class Exit:
 
     state: Literal["done", "paused", "failed"]
     code: int
-    step: int | None
+    step: Count | None
     reason: str
     remedy: str = ""
-    rank: int | None = None
+    rank: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """The process that writes a run."""
+
+    pid: Count = 0
+    host: str = "?"
+    time: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +121,8 @@ class Saved:
 class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        self.skipped: Counter[str] = Counter()
+        """Records that were no records, by the name of their file, as far as this object has read them."""
 
     @property
     def name(self) -> str:
@@ -156,11 +183,11 @@ class RunDir:
         write_atomic(self.path / contract.SPEC_FILE, text)
 
     def any_spec(self) -> AnySpec:
+        file = self.path / contract.SPEC_FILE
         try:
-            values = yaml.safe_load((self.path / contract.SPEC_FILE).read_text())
-            return ScriptSpec.model_validate(values) if "script" in values else RunSpec.model_validate(values)
-        except (OSError, ValueError, TypeError, yaml.YAMLError) as e:
-            raise _damaged(self.path / contract.SPEC_FILE) from e
+            return parse_spec(read_regular(file, max_bytes=RECORD_BYTES))
+        except (OSError, ValueError) as e:
+            raise _damaged(file) from e
 
     def spec(self) -> RunSpec:
         """Of a run that trains one of our models."""
@@ -173,33 +200,22 @@ class RunDir:
         return spec
 
     def data(self) -> DataRef:
-        try:
-            return DataRef(**json.loads((self.path / contract.DATA_FILE).read_text()))
-        except (OSError, ValueError, TypeError) as e:
-            raise _damaged(self.path / contract.DATA_FILE) from e
+        return self._whole(DataRef, contract.DATA_FILE)
 
     def write_origins(self, origins: Mapping[str, OriginRef]) -> None:
         write_json(self.path / contract.ORIGINS_FILE, {name: asdict(ref) for name, ref in origins.items()})
 
     def origins(self) -> dict[str, OriginRef]:
         """`init` and `teacher`, as far as it has them."""
-        file = self.path / contract.ORIGINS_FILE
-        try:
-            return {name: OriginRef(**ref) for name, ref in json.loads(file.read_text()).items()}
-        except FileNotFoundError:
+        if not os.path.lexists(self.path / contract.ORIGINS_FILE):
             return {}
-        except (OSError, ValueError, TypeError, AttributeError) as e:
-            raise _damaged(file) from e
+        return self._whole(dict[str, OriginRef], contract.ORIGINS_FILE)
 
     def place_ref(self) -> PlaceRef | None:
         """None when the run lives here."""
-        file = self.path / contract.PLACE_FILE
-        try:
-            return PlaceRef(**json.loads(file.read_text()))
-        except FileNotFoundError:
+        if not os.path.lexists(self.path / contract.PLACE_FILE):
             return None
-        except (OSError, ValueError, TypeError) as e:
-            raise _damaged(file) from e
+        return self._whole(PlaceRef, contract.PLACE_FILE)
 
     def write_place(self, place: PlaceRef) -> None:
         write_json(self.path / contract.PLACE_FILE, asdict(place))
@@ -207,10 +223,9 @@ class RunDir:
     def seen(self) -> Record | None:
         """What was last read of a run that lives elsewhere, and when."""
         try:
-            record: Record = json.loads((self.path / contract.SEEN_FILE).read_text())
+            return typed(_Seen, read_regular(self.path / contract.SEEN_FILE, max_bytes=RECORD_BYTES)).model_dump()
         except (OSError, ValueError):
-            return None
-        return record
+            return None  # it is a copy: the run itself is asked again
 
     def write_seen(self, record: Record) -> None:
         write_json(self.path / contract.SEEN_FILE, record)
@@ -234,25 +249,42 @@ class RunDir:
     def metrics(self) -> list[Record]:
         """One record a step, in order: a step trained again after a restart counts as it was trained last."""
         by_step: dict[int, Record] = {}
-        for record in read_lines(self.path / contract.METRICS_FILE):
+        for record in read_records(self.path / contract.METRICS_FILE, is_metrics, self.skipped):
             by_step[record["step"]] = by_step.get(record["step"], {}) | record
         return [by_step[step] for step in sorted(by_step)]
 
+    def metrics_backwards(self, *marks: bytes) -> Iterator[Record]:
+        """As they were written, newest first; with marks, those of the lines that hold one of them."""
+        return records_backwards(self.path / contract.METRICS_FILE, is_metrics, *marks, skipped=self.skipped)
+
     def events(self) -> list[Record]:
-        return list(read_lines(self.path / contract.EVENTS_FILE))
+        return list(read_records(self.path / contract.EVENTS_FILE, is_event, self.skipped))
+
+    def events_backwards(self, *marks: bytes) -> Iterator[Record]:
+        return records_backwards(self.path / contract.EVENTS_FILE, is_event, *marks, skipped=self.skipped)
 
     def exit(self) -> Exit | None:
+        """None while it has not ended, and when exit.json is not what a run writes: that counts as skipped."""
+        file = self.path / contract.EXIT_FILE
+        self.skipped.pop(file.name, None)
         try:
             look_anew(self.path)  # a worker of another node may have written it
-            return Exit(**json.loads((self.path / contract.EXIT_FILE).read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
+            return typed(Exit, read_regular(file, max_bytes=RECORD_BYTES))
+        except FileNotFoundError:
+            return None
+        except (NotRegular, ValueError):
+            self.skipped[file.name] = 1
             return None
 
     def write_exit(self, exit: Exit) -> None:
         write_json(self.path / contract.EXIT_FILE, asdict(exit))
 
     def clear_exit(self) -> None:
-        (self.path / contract.EXIT_FILE).unlink(missing_ok=True)
+        file = self.path / contract.EXIT_FILE
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as e:
+            raise NotRegular(file) if file.is_dir() else e from e
 
     def saved(self) -> list[Saved]:
         """The whole checkpoints, oldest first. A live run may have pruned all that were listed: it has a newer one."""
@@ -260,7 +292,7 @@ class RunDir:
             listed = sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB))
             found = []
             for path in listed:
-                with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+                with suppress(OSError, ValueError):
                     look_anew(path)
                     manifest = read_manifest(path)
                     found.append(Saved(step=int(path.name.removeprefix("step-")), path=path, manifest=manifest))
@@ -269,7 +301,7 @@ class RunDir:
 
     def next_attempt(self) -> int:
         """One more than the highest that wrote a ledger; one that died before it did nothing."""
-        names = (re.match(r"attempt-(\d+)-rank-", path.name) for path in self.ledger.glob("attempt-*"))
+        names = (re.match(r"attempt-([0-9]{1,9})-rank-", path.name) for path in self.ledger.glob("attempt-*"))
         return 1 + max((int(name[1]) for name in names if name), default=0)
 
     def checkpoint(self, step: int) -> Path:
@@ -280,7 +312,7 @@ class RunDir:
         """Hold the run for writing. The kernel lets go of it when the holder dies, however it dies."""
         path = self.path / contract.LOCK_FILE
         try:
-            file = open(path, "a+")  # noqa: SIM115 (closed by the with below)
+            file = open(open_writable(path, os.O_RDWR | os.O_APPEND), "a+")  # noqa: SIM115 (closed by the with below)
         except PermissionError as e:
             raise UserError(f"cannot write {path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
         with file:
@@ -294,18 +326,29 @@ class RunDir:
 
     def holder(self) -> Record | None:
         """Who holds the lock now (pid, host, time), or None."""
+        path = self.path / contract.LOCK_FILE
+        self.skipped.pop(path.name, None)
         try:
-            with open(self.path / contract.LOCK_FILE) as file:
+            with open_regular(path) as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     return None
                 except BlockingIOError:
-                    holder: Record = json.loads(file.read() or "null") or {"pid": 0, "host": "?", "time": 0.0}
-                    return holder
+                    return asdict(_holder(file.read(HOLDER_BYTES)))
+        except NotRegular:
+            self.skipped[path.name] = 1  # nobody can hold it
+            return None
         except OSError as e:
             if e.errno in (errno.ENOENT, *NO_LOCKS):
                 return None
             raise
+
+    def _whole(self, kind: type[T], name: str) -> T:
+        """A file that is one record."""
+        try:
+            return typed(kind, read_regular(self.path / name, max_bytes=RECORD_BYTES))
+        except (OSError, ValueError) as e:
+            raise _damaged(self.path / name) from e
 
 
 class Held(UserError):
@@ -317,6 +360,30 @@ class Held(UserError):
             f"run '{name}' is being written by {who}",
             remedy=f"Wait for it, stop it with: stoker stop {name}, or start another with --new{hint}",
         )
+
+
+class _View(BaseModel):
+    """What is asked of a run's view by those who know no more of it; the rest is kept as it is."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    state: str = ""
+    step: Count = 0
+    reason: str = ""
+    remedy: str = ""
+
+
+class _Seen(BaseModel):
+    asked: Seconds
+    view: _View
+
+
+def _holder(data: bytes) -> Holder:
+    """The lock is taken a moment before it is written."""
+    try:
+        return typed(Holder, data)
+    except ValueError:
+        return Holder()
 
 
 def _damaged(path: Path) -> UserError:
@@ -347,33 +414,12 @@ def look_anew(folder: Path) -> None:
     os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """A reader sees the old text or the new, never half of it, and never an empty file after a power cut."""
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")  # pods have the same pids
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 def write_json(path: Path, record: Record) -> None:
     write_atomic(path, json.dumps(record, indent=1) + "\n")
 
 
 def append_line(path: Path, record: Record) -> None:
-    """One write for one line: a kill leaves the whole line or a torn one that readers pass over."""
-    line = json.dumps(_finite(record), allow_nan=False) + "\n"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = "\n" + line  # the last writer died in the middle of a line
-        data = line.encode()
-        if os.write(descriptor, data) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(descriptor)
+    append(path, (json.dumps(_finite(record), allow_nan=False) + "\n").encode())
 
 
 def _finite(value: Any) -> Any:
@@ -385,16 +431,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
-
-
-def read_lines(path: Path) -> Iterator[Record]:
-    try:
-        file = open(path, encoding="utf-8")  # noqa: SIM115 (closed by the with below)
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                continue  # torn by a kill, or still being written

@@ -4,6 +4,7 @@ from typing import Final
 
 # Exit codes of the CLI, the supervisor and the workers.
 EXIT_DONE: Final = 0
+EXIT_NO: Final = 1  # of a check: what was asked is not so
 EXIT_USER: Final = 2
 EXIT_FAILED: Final = 3
 EXIT_SAVED: Final = 75  # EX_TEMPFAIL: saved and ready to go on

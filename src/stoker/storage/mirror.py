@@ -4,7 +4,7 @@ Only what opens runs knows the difference: a place may be a folder or a URL, and
 place of the working copies of a URL.
 """
 
-import json
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from stoker.rundir import Exit, Record, RunDir, Saved, write_json
+from stoker.rundir.files import read_regular
+from stoker.rundir.records import RECORD_BYTES, typed
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.storage.copy import Copy, State
@@ -54,11 +56,13 @@ def run_path(word: str) -> Path:
 
 def remote_of(folder: Path) -> str | None:
     """The URL whose runs have their working copies in this folder."""
+    file = folder / REMOTE_FILE
     try:
-        url: str = json.loads((folder / REMOTE_FILE).read_text())["url"]
+        return typed(dict[str, str], read_regular(file, max_bytes=RECORD_BYTES))["url"]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return url
+    except (ValueError, KeyError) as e:
+        raise UserError(f"{file} is damaged", remedy="Remove it, or name the runs by their URL: --runs URL") from e
 
 
 def in_words(folder: Path) -> str:
@@ -75,7 +79,8 @@ def runs_in(folder: Path) -> list[RunDir]:
     """All runs that are kept in a place, to read."""
     url = remote_of(folder)
     if url is None:
-        return [RunDir(path.parent) for path in folder.glob(f"*/{contract.SPEC_FILE}")]
+        # also where it is a link that leads nowhere: such a run is listed, and what is wrong with it
+        return [RunDir(path) for path in _inside(folder) if os.path.lexists(path / contract.SPEC_FILE)]
     store = open_store(url)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         names = store.folders()
@@ -84,6 +89,13 @@ def runs_in(folder: Path) -> list[RunDir]:
         found = [MirroredRun(folder / name, store) for name, is_run in zip(names, there, strict=True) if is_run]
         exist = pool.map(MirroredRun.exists, found)
         return [run for run, is_there in zip(found, exist, strict=True) if is_there]
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 class MirroredRun(RunDir):

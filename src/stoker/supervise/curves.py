@@ -8,8 +8,7 @@ import re
 import time
 from contextlib import suppress
 
-from stoker.rundir import Record, RunDir, read_lines
-from stoker.spec import contract
+from stoker.rundir import Record, RunDir
 
 LONGEST = 16 * 1024  # characters of a line that is looked at
 NUMBER = r"([-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:e[-+]?\d{1,4})?|[-+]?(?:nan|inf)\b)"
@@ -83,11 +82,7 @@ class Curve:
 
 def last_step(run: RunDir) -> int | None:
     """The step that was told last. A script may have written lines of its own, and they need not name one."""
-    last = None
-    for record in read_lines(run.path / contract.METRICS_FILE):
-        step = record.get("step")
-        last = step if isinstance(step, int) else last
-    return last
+    return next((int(record["step"]) for record in run.metrics_backwards()), None)
 
 
 def _may_tell(lines: bytes) -> bool:

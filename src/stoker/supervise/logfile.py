@@ -6,6 +6,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from stoker.rundir.files import open_writable
+
 LIMIT = 64 * 2**20  # bytes after which a log is rotated
 KEPT = 3  # rotated files
 
@@ -50,7 +52,7 @@ class LogFile:
 
     def _open(self) -> int:
         self._path.parent.mkdir(exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = open_writable(self._path, os.O_RDWR | os.O_APPEND)
         self._size = os.fstat(descriptor).st_size
         self._torn = self._size > 0 and os.pread(descriptor, 1, self._size - 1) != b"\n"
         return descriptor

@@ -7,7 +7,6 @@ each other beforehand is the run directory. The token in it is what a node must 
 """
 
 import errno
-import json
 import os
 import secrets
 import time
@@ -16,6 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from stoker.rundir import RunDir, look_anew, write_json
+from stoker.rundir.files import read_regular
+from stoker.rundir.records import RECORD_BYTES, typed
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes
@@ -98,14 +99,14 @@ def find_leader(run: RunDir) -> Leader | None:
     folder = run.path / contract.MEMBERS_DIR
     try:
         look_anew(folder)
-        return Leader(**json.loads((folder / contract.LEADER_FILE).read_text()))
-    except (OSError, ValueError, TypeError):
+        return typed(Leader, read_regular(folder / contract.LEADER_FILE, max_bytes=RECORD_BYTES))
+    except (OSError, ValueError):
         return None
 
 
 def read_token(run: RunDir) -> str | None:
-    with suppress(OSError):
-        return (run.path / contract.MEMBERS_DIR / TOKEN_FILE).read_text() or None
+    with suppress(OSError, ValueError):
+        return read_regular(run.path / contract.MEMBERS_DIR / TOKEN_FILE, max_bytes=RECORD_BYTES).decode() or None
     return None
 
 
@@ -262,7 +263,7 @@ def facts(seats: Sequence[tuple[Node, int]]) -> list[Message]:
 
 def _last_told(run: RunDir, nodes: Nodes) -> str:
     """How many nodes the events say that there are to be."""
-    return next((str(event["nodes"]) for event in reversed(run.events()) if event["kind"] == "scaled"), nodes)
+    return next((str(event.get("nodes")) for event in reversed(run.events()) if event["kind"] == "scaled"), nodes)
 
 
 def _facts(node: Node) -> Message:

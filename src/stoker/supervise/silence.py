@@ -32,7 +32,7 @@ def silent_ends(events: Sequence[Record], *, steady: float | None = None) -> int
     for event in reversed(events):
         if event["kind"] in SPOKEN:
             break
-        if event["kind"] == "world" and not event["restart"]:
+        if event["kind"] == "world" and not event.get("restart"):
             if steady is not None and later is not None and later - event["time"] >= steady:
                 break
             count, later = count + 1, event["time"]

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 from stoker.rundir import RunDir, look_anew, write_atomic
+from stoker.rundir.files import read_regular
+from stoker.rundir.records import RECORD_BYTES
 from stoker.spec import contract
 from stoker.spec.change import with_nodes
 from stoker.spec.errors import UserError
@@ -34,7 +36,7 @@ def wanted(run: RunDir) -> Nodes | None:
     folder = run.path / contract.MEMBERS_DIR
     try:
         look_anew(folder)
-        return Nodes((folder / contract.NODES_FILE).read_text())
+        return Nodes(read_regular(folder / contract.NODES_FILE, max_bytes=RECORD_BYTES).decode())
     except (OSError, ValueError):
         return None
 

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from stoker.data.ledger import Mark, attempt_name, combined
 from stoker.rundir import Record, RunDir, Saved, look_anew, write_json
 from stoker.rundir.checkpoint import Files, damage, file_facts, sealed
 from stoker.rundir.progress import lost, saved_step
@@ -57,6 +58,8 @@ class Checkpoints:
         self._pending: tuple[int, Future[Outcome]] | None = None
         self._newest: int | None = None
         """The step last saved or loaded. Kept here, not read from the disk: all workers must decide alike."""
+        self._ledger: Record = {}
+        """Of the attempts before this one, as the checkpoint has it that was loaded."""
         self._last_time = time.monotonic()
         self._cost_s = 0.0
 
@@ -77,8 +80,8 @@ class Checkpoints:
             every = max(SHORTEST_INTERVAL_S, self._cost_s / SHARE_OF_TIME)  # what training waited for the last save
         return isinstance(every, float) and time.monotonic() - self._last_time >= every
 
-    def save(self, step: int, tensors: Tensors, state: Record) -> None:
-        """Copy now, write beside training. Every worker calls this at the same step."""
+    def save(self, step: int, tensors: Tensors, state: Record, *, ledger: Mark | None = None) -> None:
+        """Copy now, write beside training. Every worker calls this at the same step, with its own ledger up to it."""
         self.settle(wait=True)
         if step == self._newest:
             return
@@ -87,7 +90,7 @@ class Checkpoints:
         staged = _copy(tensors)
         state = state | {"resume": self.plan.resume}
         manifest = {"step": step, "time": time.time(), "world": self.me.world, "state": state}
-        self._pending = step, self._writer.submit(self._write, step, staged, manifest)
+        self._pending = step, self._writer.submit(self._write, step, staged, manifest, ledger)
         self._last_time = time.monotonic()
         self._cost_s = self._last_time - began
 
@@ -119,6 +122,7 @@ class Checkpoints:
             return None
         assert isinstance(saved, Saved)
         self._newest = saved.step
+        self._ledger = {name: mark.model_dump() for name, mark in (saved.manifest.ledger or {}).items()}
         for left in reversed(range(TRIES)):
             try:
                 read_tensors(tensors, self.run.checkpoint(saved.step), group=self._group)
@@ -205,7 +209,7 @@ class Checkpoints:
             if saved.step > step:
                 _set_aside(saved.path, "left")
 
-    def _write(self, step: int, tensors: Tensors, manifest: Record) -> Outcome:
+    def _write(self, step: int, tensors: Tensors, manifest: Record, ledger: Mark | None) -> Outcome:
         """Each worker tells of the files that it wrote: no machine need read or even see those of another yet."""
         began, path = time.monotonic(), self.run.checkpoint(step)
         problem, mine = None, {}
@@ -214,21 +218,23 @@ class Checkpoints:
             mine = _files(path, rank=self.me.rank)
         except (OSError, CheckpointException) as e:
             problem = _reason(e)
-        problem, files = self._all_told(problem, mine)
+        problem, files, marks = self._all_told(problem, mine, ledger)
+        if marks:
+            manifest["ledger"] = self._ledger | {attempt_name(self.me.attempt): asdict(combined(marks))}
         if self.me.first and problem is None:
             try:
                 _write_manifest(path, manifest, files)
             except OSError as e:
                 problem = _reason(e)
-        problem, _ = self._all_told(problem, {})
+        problem, _, _ = self._all_told(problem, {}, None)
         return Outcome(seconds=time.monotonic() - began, problem=problem)
 
-    def _all_told(self, problem: str | None, files: Files) -> tuple[str | None, Files]:
-        """One worker's trouble is everybody's."""
-        told: list[tuple[str | None, Files]] = [(None, {})] * self.me.world
-        dist.all_gather_object(told, (problem, files), group=self._group)
-        found = {name: facts for _, files in told for name, facts in files.items()}
-        return next((problem for problem, _ in told if problem), None), found
+    def _all_told(self, problem: str | None, files: Files, ledger: Mark | None) -> tuple[str | None, Files, list[Mark]]:
+        """One worker's trouble is everybody's. The ledgers are in the order of their ranks."""
+        told: list[tuple[str | None, Files, Mark | None]] = [(None, {}, None)] * self.me.world
+        dist.all_gather_object(told, (problem, files, ledger), group=self._group)
+        found = {name: facts for _, files, _ in told for name, facts in files.items()}
+        return next((problem for problem, _, _ in told if problem), None), found, [mark for *_, mark in told if mark]
 
     def _prune(self) -> None:
         whole = self.run.saved()

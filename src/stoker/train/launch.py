@@ -33,8 +33,8 @@ def launch_of(run: RunDir, me: Ranks, until: Until, *, step: int) -> Launch:
     """Workers that take the place of others ask the events when these began, and at which step."""
     now = time.monotonic()
     for event in reversed(run.events()) if me.restart else ():
-        if event["kind"] == "world" and event["restart"] == 0:
+        if event["kind"] == "world" and event.get("restart") == 0:
             break
-        if event["kind"] == "started":
+        if event["kind"] == "started" and "step" in event:
             step, now = event["step"], time.monotonic() - max(0.0, time.time() - event["time"])
     return Launch(until=until, first=step, began=now)

@@ -318,7 +318,7 @@ class Trainer:
             "horizon": self.derived.horizon,
             "loss_scale": self.engine.loss_scale.state(),
         }
-        self.checkpoints.save(self.state.step, self.engine.tensors(), state)
+        self.checkpoints.save(self.state.step, self.engine.tensors(), state, ledger=self.ledger.mark())
 
     def _save_now(self) -> None:
         """Save and wait; a run must not end believing in a checkpoint that is not there."""
