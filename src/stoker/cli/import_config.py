@@ -11,6 +11,7 @@ from stoker.launch.import_config.jobs import KINDS
 from stoker.launch.import_config.text import read_manifest, run_file
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.regular import read_text
 
 
 def import_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +54,7 @@ def _write(file: Path, text: str) -> None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_text(file)
     except UnicodeDecodeError:
         raise UserError(f"{file} is not UTF-8 text", remedy="Save it as UTF-8") from None
     except OSError as e:

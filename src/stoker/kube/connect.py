@@ -17,8 +17,11 @@ from stoker.kube.cluster import Cluster
 from stoker.kube.kubectl import kubectl
 from stoker.kube.refusals import LoggedOut, Unreachable
 from stoker.kube.session import Session
+from stoker.spec.bounded_yaml import BoundedLoader
 from stoker.spec.errors import UserError
+from stoker.spec.regular import read_text
 
+LARGEST_CONFIG = 4 << 20  # bytes; one cluster with its certificates takes some 5 KiB
 PATIENCE = 120.0  # seconds: a login command may open a browser
 IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -103,11 +106,11 @@ def _namespace(known: Contexts, context: str | None) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text()) or {}
+        values = yaml.load(read_text(path, most=LARGEST_CONFIG), BoundedLoader) or {}
         _check(values)
     except OSError as e:
         raise UserError(f"cannot read the kubeconfig {path}: {e.strerror}", remedy="Check its permissions") from e
-    except (yaml.YAMLError, ValueError, RecursionError) as e:
+    except (yaml.YAMLError, ValueError) as e:
         raise UserError(f"{path} is no kubeconfig: {str(e).splitlines()[0]}", remedy="Restore it") from e
     found: dict[str, Any] = values
     return found

@@ -11,9 +11,13 @@ from typing import Any
 
 import yaml
 
+from stoker.spec.bounded_yaml import BoundedLoader, not_yaml, reason
 from stoker.spec.errors import UserError
+from stoker.spec.regular import read_text
 
 KeyPath = tuple[str, ...]
+
+SHOWN = 80  # characters of a value in a message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,25 +41,26 @@ def parse_document(text: str, name: str) -> Document:
                 f"{name}: this is no run file: it holds no keys", remedy="Write lines such as data: ./books"
             )
         lines: dict[KeyPath, int] = {}
-        return Document(values=_Plain(loader, name, lines).value(root, (), ()), lines=lines)
+        return Document(values=_Plain(loader, name, lines).value(root, ()), lines=lines)
     except yaml.YAMLError as e:
-        raise UserError(f"{name}{_line(e)}: not YAML: {_reason(e)}", remedy="Mend that line") from e
+        raise not_yaml(e, name) from e
 
 
 def parse_value(text: str, name: str) -> Any:
     """The value of a `key=value` word: YAML where it opens a list, a mapping or quotes, else one scalar."""
-    if not text.startswith(("[", "{", '"', "'")):
-        return _scalar(text)
     try:
+        if not text.startswith(("[", "{", '"', "'")):
+            return _scalar(text)
         root, loader = _compose(text)
-        return _Plain(loader, name, {}).value(root, (), ()) if root else None
+        return _Plain(loader, name, {}).value(root, ()) if root else None
     except yaml.YAMLError as e:
+        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
         raise UserError(
-            f"{name}: {text} is not YAML: {_reason(e)}", remedy="Close what it opens, and quote it for the shell"
+            f"{name}: {shown} is not YAML: {reason(e)}", remedy="Close what it opens, and quote it for the shell"
         ) from e
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(BoundedLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own form)
 
 
@@ -69,20 +74,23 @@ for tag, pattern, first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), first)
 
 
+TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str")}
+
+
 class _Plain:
     def __init__(self, loader: _Loader, name: str, lines: dict[KeyPath, int]) -> None:
         self.loader, self.name, self.lines = loader, name, lines
 
-    def value(self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]) -> Any:
-        if any(node is outer for outer in inside):
-            raise UserError(f"{self.name}:{node.start_mark.line + 1}: an alias holds itself", remedy="Write it out")
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path, (*inside, node))
+            return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*path, str(i)), (*inside, node)) for i, item in enumerate(node.value)]
+            return [self.value(item, (*path, str(i))) for i, item in enumerate(node.value)]
+        if node.tag not in TAGS:
+            raise yaml.constructor.ConstructorError(None, None, f"{node.tag} means nothing here", node.start_mark)
         return self.loader.construct_object(node)
 
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath, inside: tuple[yaml.Node, ...]) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
@@ -96,7 +104,7 @@ class _Plain:
                     remedy="Keep one of them",
                 )
             self.lines[(*path, key)] = line
-            found[key] = self.value(value_node, (*path, key), inside)
+            found[key] = self.value(value_node, (*path, key))
         return found
 
 
@@ -113,7 +121,7 @@ def _scalar(text: str) -> Any:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except FileNotFoundError:
         raise UserError(
             f"there is no file {path}", remedy="Check the path, or write one with: stoker init DATA"
@@ -126,14 +134,3 @@ def _read(path: Path) -> str:
         raise UserError(f"{path} is not UTF-8 text (byte {e.start})", remedy="Save it as UTF-8") from e
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror}", remedy="Check the path and its permissions") from e
-
-
-def _line(error: yaml.YAMLError) -> str:
-    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-    return f":{mark.line + 1}" if mark else ""
-
-
-def _reason(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError):
-        return ", ".join(part for part in (error.context, error.problem) if part)
-    return str(error).splitlines()[0]

@@ -251,8 +251,8 @@ JOB = "kind: PyTorchJob\napiVersion: kubeflow.org/v1\n"
     ("text", "message"),
     [
         ("kind: Pod", "holds no PyTorchJob"),
-        ("{", "is not YAML"),
-        ("a: 2026-13-45", "is not YAML"),
+        ("{", "job.yaml:1: not YAML"),
+        ("a: 2026-13-45", "not YAML: '2026-13-45' is no timestamp"),
         ("kind: PyTorchJob\nspec: &a [*a]", "an alias holds itself"),
         ("- a", "holds no PyTorchJob"),
         (

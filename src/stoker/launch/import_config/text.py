@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from stoker.launch.import_config import torchx
 from stoker.launch.import_config.fields import UNUSED, Outcome, dotted, leaves
 from stoker.launch.import_config.jobs import KINDS, convert
+from stoker.spec.bounded_yaml import load_all
 from stoker.spec.document import parse_value
 from stoker.spec.errors import UserError
 from stoker.spec.problems import explain_problem
@@ -63,7 +64,7 @@ def _command(text: str, name: str, _kind: str) -> tuple[dict[str, Any], list[Out
 
 
 def _job(text: str, name: str, kind: str) -> tuple[dict[str, Any], list[Outcome]]:
-    documents = _documents(text, name)
+    documents = load_all(text, name)
     wanted = KINDS[kind][1]
     ours = [one for one in documents if isinstance(one, dict) and one.get("kind") == wanted]
     if len(ours) != 1:
@@ -76,17 +77,6 @@ def _job(text: str, name: str, kind: str) -> tuple[dict[str, Any], list[Outcome]
         if one is not ours[0]:
             outcomes.append((_title(one), f"{UNUSED}it is another object; Stoker needs none beside its own"))
     return values, outcomes
-
-
-def _documents(text: str, name: str) -> list[Any]:
-    try:
-        found = [one for one in yaml.safe_load_all(text) if one is not None]
-        list(leaves(found))  # a document that holds itself has no end
-    except (yaml.YAMLError, ValueError) as e:
-        raise UserError(f"{name} is not YAML: {' '.join(str(e).split())}", remedy="Mend it") from e
-    except RecursionError:
-        raise UserError(f"{name} goes too deep: an alias holds itself", remedy="Write it out") from None
-    return found
 
 
 def _check(values: dict[str, Any], outcomes: Sequence[Outcome], name: str) -> None:
