@@ -7,20 +7,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.data.sources.document import BadRecords, Piece, Span, cut
+from stoker.data.sources.document import LONGEST_RECORD, BadRecord, BadRecords, Piece, Span, TooLong, cut, listed
 from stoker.spec.errors import UserError
+from stoker.spec.regular import check_regular
 
 COUNTS = "row"
 ROWS = 512  # read at once
+LARGE, FEW_ROWS = 256 << 20, 16  # bytes of a column in a row group, and rows that are read at once where it has more
 
 
 def spans(path: Path, size: int, target: int) -> list[Span]:
     """Runs of whole row groups, measured by their share of the file's rows."""
     with _opened(path) as file:
         rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-    found, start, weight = [], 0, 0
+    found, start, weight, total = [], 0, 0, max(1, sum(rows))
     for group, count in enumerate(rows):
-        weight += count * size // max(1, sum(rows))
+        weight += count * size // total
         if weight >= target or group == len(rows) - 1:
             found.append(Span(start=start, stop=group + 1, size=weight))
             start, weight = group + 1, 0
@@ -29,23 +31,37 @@ def spans(path: Path, size: int, target: int) -> list[Span]:
 
 def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:
     with _opened(path) as file:
-        columns = file.schema_arrow.names
-        if field not in columns:
-            problem = f"has no column '{field}' (it has: {', '.join(columns)})"
-            bad.add(str(path), problem, remedy="Set data.field to a column it has")
-            return
+        columns, leaves = file.schema_arrow.names, [file.schema.column(i) for i in range(len(file.schema))]
+    if field not in columns:
+        problem = f"has no column '{field}' (it has: {listed(columns)})"
+        bad.add(str(path), problem, remedy="Set data.field to a column it has")
+        return
+    # Text that many rows share is held once: read as a dictionary, it is not copied for each row.
+    shared = [field for leaf in leaves if leaf.path == field and leaf.physical_type == "BYTE_ARRAY"]
+    with _opened(path, shared) as file:
         place = 0
         for group in range(span.start, span.stop or file.num_row_groups):
+            rows, size = _size(file, group, field)
+            if size > rows * LONGEST_RECORD:  # at least one row is too long, and reading finds out by holding it
+                bad.add(f"{path}, row group {group}:", f"a row of it {TooLong()}", remedy=TooLong.remedy)
+                place += rows
+                continue
+            count = ROWS if size < LARGE else FEW_ROWS
             row = 0
-            for batch in file.iter_batches(ROWS, row_groups=[group], columns=[field], use_threads=False):
-                for text in batch.column(0).to_pylist():
+            for batch in file.iter_batches(count, row_groups=[group], columns=[field], use_threads=False):
+                for value in batch.column(0):
                     row, place = row + 1, place + 1
-                    if isinstance(text, str):
-                        yield from cut(text, place)
-                    else:
-                        where = f"{path}, row group {group}, row {row}:"
-                        problem = f"has no text in column '{field}' but {type(text).__name__}"
-                        bad.add(where, problem, remedy="Mend the row, or set data.field to the column of the text")
+                    try:
+                        text = _text(value, field)
+                    except BadRecord as e:
+                        remedy = "Mend the row, or set data.field to the column of the text"
+                        bad.add(
+                            f"{path}, row group {group}, row {row}:",
+                            e,
+                            remedy=e.remedy if isinstance(e, TooLong) else remedy,
+                        )
+                        continue
+                    yield from cut(text, place)
 
 
 def before(path: Path, span: Span) -> int:
@@ -53,10 +69,31 @@ def before(path: Path, span: Span) -> int:
         return sum(file.metadata.row_group(i).num_rows for i in range(span.start))
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+def _size(file: pq.ParquetFile, group: int, field: str) -> tuple[int, int]:
+    """Rows of a row group, and the bytes of one column there as the file states them."""
+    facts = file.metadata.row_group(group)
+    columns = (facts.column(i) for i in range(facts.num_columns))
+    size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema.split(".")[0] == field)
+    return facts.num_rows, size
+
+
+def _text(value: pa.Scalar, field: str) -> str:
     try:
-        with pq.ParquetFile(path) as file:
+        text = value.as_py()
+    except UnicodeDecodeError as e:
+        raise BadRecord(f"is not UTF-8 text in column '{field}': byte {e.start} is 0x{e.object[e.start]:02x}") from None
+    if not isinstance(text, str):
+        raise BadRecord(f"has no text in column '{field}' but {type(text).__name__}")
+    if len(text) > LONGEST_RECORD:
+        raise TooLong
+    return text
+
+
+@contextmanager
+def _opened(path: Path, shared: list[str] | None = None) -> Iterator[pq.ParquetFile]:
+    try:
+        check_regular(path)
+        with pq.ParquetFile(path, read_dictionary=shared) as file:
             yield file
     except (pa.ArrowException, OSError) as e:
         raise UserError(f"{path} cannot be read as Parquet: {e}", remedy="Make or fetch the file again") from e
