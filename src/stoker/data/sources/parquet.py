@@ -12,8 +12,8 @@ from stoker.spec.errors import UserError
 from stoker.spec.regular import check_regular
 
 COUNTS = "row"
-ROWS = 512  # read at once
-LARGE, FEW_ROWS = 256 << 20, 16  # bytes of a column in a row group, and rows that are read at once where it has more
+ROWS = 64  # read at once, at most; more are no faster
+MOST_HELD = 256 << 20  # bytes of rows read at once: a text that many rows share is stored once, and read once for each
 
 
 def spans(path: Path, size: int, target: int) -> list[Span]:
@@ -31,14 +31,11 @@ def spans(path: Path, size: int, target: int) -> list[Span]:
 
 def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:
     with _opened(path) as file:
-        columns, leaves = file.schema_arrow.names, [file.schema.column(i) for i in range(len(file.schema))]
-    if field not in columns:
-        problem = f"has no column '{field}' (it has: {listed(columns)})"
-        bad.add(str(path), problem, remedy="Set data.field to a column it has")
-        return
-    # Text that many rows share is held once: read as a dictionary, it is not copied for each row.
-    shared = [field for leaf in leaves if leaf.path == field and leaf.physical_type == "BYTE_ARRAY"]
-    with _opened(path, shared) as file:
+        columns = file.schema_arrow.names
+        if field not in columns:
+            problem = f"has no column '{field}' (it has: {listed(columns)})"
+            bad.add(str(path), problem, remedy="Set data.field to a column it has")
+            return
         place = 0
         for group in range(span.start, span.stop or file.num_row_groups):
             rows, size = _size(file, group, field)
@@ -46,7 +43,7 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
                 bad.add(f"{path}, row group {group}:", f"a row of it {TooLong()}", remedy=TooLong.remedy)
                 place += rows
                 continue
-            count = ROWS if size < LARGE else FEW_ROWS
+            count = min(ROWS, max(1, MOST_HELD // max(1, size)))  # a cell may be as large as all that is stored
             row = 0
             for batch in file.iter_batches(count, row_groups=[group], columns=[field], use_threads=False):
                 for value in batch.column(0):
@@ -90,10 +87,10 @@ def _text(value: pa.Scalar, field: str) -> str:
 
 
 @contextmanager
-def _opened(path: Path, shared: list[str] | None = None) -> Iterator[pq.ParquetFile]:
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         check_regular(path)
-        with pq.ParquetFile(path, read_dictionary=shared) as file:
+        with pq.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError) as e:
         raise UserError(f"{path} cannot be read as Parquet: {e}", remedy="Make or fetch the file again") from e
