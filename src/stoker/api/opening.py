@@ -21,6 +21,7 @@ from stoker.spec.change import Changes, difference
 from stoker.spec.code import check_code, is_code
 from stoker.spec.derive import Derived, derive
 from stoker.spec.errors import UserError
+from stoker.spec.regular import MOST_TEXT, read_regular
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 from stoker.storage.mirror import pull, run_dir
 from stoker.storage.store import StoreError
@@ -186,13 +187,14 @@ def _check_script(script: Path) -> None:
     """What can be known without running it."""
     try:
         with warnings.catch_warnings(action="ignore"):  # of its own style, and for its author
-            compile(script.read_bytes(), str(script), "exec")
+            compile(read_regular(script, most=MOST_TEXT), str(script), "exec")
     except OSError as e:
         raise UserError(f"script {script} cannot be read: {e.strerror}", remedy="Check the path") from e
-    except (SyntaxError, ValueError) as e:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # the last two: nested too deeply
         where = f":{e.lineno}" if isinstance(e, SyntaxError) else ""
         raise UserError(
-            f"script {script}{where} is not Python: {e.args[0]}", remedy=f"Try it with: python {script}"
+            f"script {script}{where} is not Python: {e.args[0] if e.args else type(e).__name__}",
+            remedy=f"Try it with: python {script}",
         ) from e
 
 

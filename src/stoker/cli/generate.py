@@ -12,8 +12,11 @@ from stoker.cli.masked import fill_masked
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.regular import read_regular
 from stoker.train.generate import Piece, Settings
 from stoker.train.generate import generate as write
+
+LARGEST_FILE = 16 << 20  # bytes of prompts
 
 
 def generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +86,15 @@ def _prompts(args: argparse.Namespace) -> list[str]:
             raise UserError(f"{args.file} has no prompts", remedy="Write one a line")
         prompts += lines
     elif not prompts and not sys.stdin.isatty():
-        prompts = _lines(sys.stdin.buffer.read())
+        piped = sys.stdin.buffer.read(LARGEST_FILE + 1)
+        if len(piped) > LARGEST_FILE:
+            raise UserError(f"the prompts are more than {LARGEST_FILE >> 20} MiB", remedy="Give fewer at a time")
+        prompts = _lines(piped)
+    for prompt in prompts:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as e:  # a word of the command line that is not UTF-8 comes with half characters
+            raise UserError(f"the prompt {prompt!a} is not UTF-8 text", remedy="Convert it first") from e
     return prompts or [""]
 
 
@@ -96,7 +107,7 @@ def _lines(data: bytes) -> list[str]:
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_regular(file, most=LARGEST_FILE)
     except OSError as e:
         raise UserError(f"cannot read {file}: {e.strerror}", remedy="Name a file of prompts, one a line") from e
 

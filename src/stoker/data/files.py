@@ -15,6 +15,7 @@ from stoker.data.sources.stream import is_compressed, reading
 from stoker.data.sources.text import Checker
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
+from stoker.spec.regular import check_regular, open_regular
 
 CHUNK = 1 << 20
 
@@ -101,9 +102,20 @@ def _matches(word: str) -> Iterator[tuple[Path, str]]:
         for match in sorted(glob.glob(str(path), recursive=True)):
             yield from _walk(Path(match), _fixed_part(path))
     else:
-        raise UserError(
-            f"{word} does not exist", remedy="Check data.path: a file, a folder or a glob such as 'books/*.txt'"
-        )
+        raise _missing(path, word)
+
+
+def _missing(path: Path, word: str) -> UserError:
+    try:
+        check_regular(path)
+        reason = "is no regular file"
+    except UserError as e:
+        return e
+    except FileNotFoundError:
+        reason = "does not exist"
+    except OSError as e:
+        reason = f"cannot be read: {e.strerror}"
+    return UserError(f"{word} {reason}", remedy="Check data.path: a file, a folder or a glob such as 'books/*.txt'")
 
 
 def _place(word: str) -> Path:
@@ -163,7 +175,7 @@ def _read(path: Path, format: str) -> tuple[str, str | None]:
     sha256, checker = hashlib.sha256(), Checker()
     plain_text = format == "text" and not is_compressed(path)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(CHUNK):
                 sha256.update(chunk)
                 if plain_text:
@@ -182,7 +194,7 @@ def text_problem(path: Path, format: str) -> str | None:
         return None
     checker = Checker()
     with reading(path) as unpacked:
-        while chunk := unpacked.read(CHUNK):
+        while not checker.problem and (chunk := unpacked.read(CHUNK)):
             checker.feed(chunk)
     checker.feed(b"", final=True)
     return checker.problem

@@ -84,6 +84,11 @@ def shape(files: Sequence[DataFile], *, length: int) -> int:
     for file in files:
         with _opened(file.path) as opened:
             long, places = opened[TOKENS].shape[1], opened[POSITIONS].shape[1]
+        if places > long:
+            raise UserError(
+                f"{file.path} has {places} masked places in sequences of {long} tokens",
+                remedy="Make or fetch the file again",
+            )
         if long != length:
             raise UserError(
                 f"{file.path} has sequences of {long} tokens, and {length} were asked for",

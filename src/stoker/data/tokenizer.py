@@ -12,14 +12,17 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from huggingface_hub import constants, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from stoker.data import sentencepiece, wordpiece
 from stoker.data.wordpiece import SEPARATOR, SPECIALS, VOCABULARY_FILE
+from stoker.spec.bounded import read_json
 from stoker.spec.data import TrainTokenizer
 from stoker.spec.errors import UserError
 
+LARGEST_FILE = 256 << 20  # bytes; that of 256,000 tokens has 33 MiB
+MOST_TOKENS = 1 << 24  # rows that an embedding would need
 END = "<|endoftext|>"
 END_TOKENS = (END, "</s>", "<|end_of_text|>")
 TOKENIZER_FILE = "tokenizer.json"
@@ -145,6 +148,9 @@ def special_tokens(loaded: LoadedTokenizer) -> dict[str, str]:
 
 
 def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
+    for file in files.values():
+        if file.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{file} is larger than {LARGEST_FILE >> 20} MiB, and no tokenizer is", remedy=FORMS)
     try:
         if TOKENIZER_FILE in files:
             used = [files[TOKENIZER_FILE]]
@@ -162,10 +168,13 @@ def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
             raise UserError(
                 f"{name} has no {TOKENIZER_FILE}, no {MODEL_FILE}, and not both {' and '.join(PAIR)}", remedy=FORMS
             )
-    except UserError:
+    except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as e:  # the tokenizers library raises plain Exception for any fault in the file
+    except BaseException as e:  # the tokenizers library raises plain Exception for any fault in the file, or panics
         raise UserError(f"the tokenizer in {name} cannot be read: {e}", remedy=FORMS) from e
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if largest >= MOST_TOKENS:
+        raise UserError(f"the tokenizer in {name} has a token of the number {largest}", remedy=FORMS)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     sha256 = hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in used)).hexdigest()
@@ -232,8 +241,8 @@ def _begin_token(tokenizer: Tokenizer, files: dict[str, Path]) -> str | None:
 def _said(files: dict[str, Path], name: str) -> dict[str, Any]:
     """What a file beside the tokenizer says; one that is damaged says nothing."""
     try:
-        said = json.loads(files[name].read_text(encoding="utf-8")) if name in files else {}
-    except ValueError:
+        said = read_json(files[name]) if name in files else {}
+    except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}
 
@@ -255,7 +264,7 @@ def _without_prefix(part: Any) -> Any:
 
 def _lowercase(files: dict[str, Path]) -> bool:
     """What the file beside a vocab.txt says; BERT's cased models say false."""
-    config = json.loads(files[CONFIGS[0]].read_text()) if CONFIGS[0] in files else {}
+    config = read_json(files[CONFIGS[0]]) if CONFIGS[0] in files else {}
     return bool(config.get("do_lower_case", True))
 
 
@@ -268,7 +277,10 @@ def _configured_end(tokenizer: Tokenizer, config: dict[str, Any]) -> str | None:
 
 def _fetch(name: str) -> dict[str, Path]:
     """The tokenizer's files from the hub's cache on this machine, else from the hub."""
-    files = _download(name, local=True)
+    try:
+        files = _download(name, local=True)
+    except HFValidationError as e:
+        raise UserError(f"'{name}' is neither a folder nor a name on the hub", remedy=FORMS) from e
     if any(all(name in files for name in names) for names in KINDS):
         return files
     if not reachable(constants.ENDPOINT):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stoker.spec.errors import UserError
+from stoker.spec.regular import read_text
 from stoker.spec.run import AnySpec
 
 LONGEST = 128 * 1024  # bytes of one variable with its name: Linux takes no more
@@ -61,7 +62,7 @@ def _of_file(name: str, path: Path) -> str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe tells it once, and it is read again when the run goes on
             raise _useless(name, path, "is no plain file")
-        value = path.read_text(encoding="utf-8").removesuffix("\n")
+        value = read_text(path).removesuffix("\n")
     except OSError as e:
         raise _useless(name, path, f"cannot be read: {e.strerror}") from e
     except UnicodeDecodeError:

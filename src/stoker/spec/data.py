@@ -12,7 +12,7 @@ BLOCK = 4096  # samples of a mixture in which every part has its exact share
 
 
 class TrainTokenizer(Section):
-    train: Annotated[Count, Field(ge=257)]
+    train: Annotated[Count, Field(ge=257, le=1 << 20)]
     """Train a tokenizer of this many tokens on the data: byte-level BPE, or WordPiece for bert."""
 
 

@@ -3,22 +3,25 @@
 import csv
 import glob
 import gzip
+import io
 import json
 import math
 import os
 import shlex
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
+from stoker.spec.bounded import parse_json, read_json
 from stoker.spec.document import parse_value
 from stoker.spec.errors import UserError
 from stoker.spec.load import clean_name
 from stoker.spec.model import Model
 from stoker.spec.presets import presets
+from stoker.spec.regular import check_regular, open_regular
 from stoker.spec.sizes import parameters
 
 FORMATS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".json": "JSON", ".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet"}
@@ -26,6 +29,8 @@ PACKED = {".gz": 3, ".zst": 3, ".parquet": 2}  # bytes of text in a byte of the 
 BYTES_PER_TOKEN = 4
 TOKENS_PER_PARAMETER = 20  # beyond that a larger model learns more from the same compute
 MOST_EPOCHS = 4  # text read more often than that teaches little
+HEAD = 1 << 20  # bytes of a file that are looked at
+MOST_TOKENS = 10**15
 LEAST_STEPS = 50  # in one epoch: fewer, and the batch is too large for the data
 
 
@@ -152,8 +157,10 @@ def _reading(seen: Seen, tier: Tier) -> str:
 
 def _prepared(folder: Path) -> Seen:
     try:
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        index = read_json(folder / "index.json")
         tokens = sum(shard["tokens"] for shard in index["train"])
+        if not (1 <= tokens <= MOST_TOKENS and 1 <= index["vocab"] <= MOST_TOKENS and index["bytes"] >= 0):
+            raise ValueError("numbers that no token set has")
         return Seen(
             paths=[folder],
             files=len(index["train"]) + len(index["validation"]),
@@ -162,7 +169,7 @@ def _prepared(folder: Path) -> Seen:
             tokens=tokens,
             vocab=index["vocab"],
         )
-    except (ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError) as e:
         raise UserError(f"{folder / 'index.json'} is not a token set's", remedy="Name the text files instead") from e
 
 
@@ -174,6 +181,8 @@ def _files(path: Path) -> list[Path]:
         return [file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     found = [Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file)]
     if not found:
+        if path.exists():
+            check_regular(path)
         raise UserError(f"there is no {path}", remedy="Name files, folders or globs with text in them")
     return found
 
@@ -186,9 +195,9 @@ def _format(file: Path) -> str:
 def _field(file: Path) -> str | None:
     """The name of the longest text in the first record, where no field is called `text`."""
     try:
-        with _open(file) as lines:
-            record = _first_record(file, lines)
-    except (OSError, ValueError, csv.Error):
+        with _open(file) as opened:
+            record = _first_record(file, opened.read(HEAD))
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
         return None  # what is wrong with it is for `prepare` to say
     if not isinstance(record, dict) or "text" in record:
         return None
@@ -196,18 +205,19 @@ def _field(file: Path) -> str | None:
     return max(texts, key=lambda name: len(texts[name]), default=None)
 
 
-def _first_record(file: Path, lines: IO[str]) -> Any:
-    kind = _format(file)
+def _first_record(file: Path, head: bytes) -> Any:
+    kind, text = _format(file), head.decode("utf-8", errors="ignore")
     if kind == "JSONL":
-        return json.loads(lines.readline())
+        return parse_json(text.partition("\n")[0])
     if kind == "CSV":
         comma = "\t" if ".tsv" in file.suffixes else ","
-        return next(csv.DictReader(islice(lines, 1000), delimiter=comma), None)
+        return next(csv.DictReader(io.StringIO(text), delimiter=comma), None)
     return None
 
 
-def _open(file: Path) -> IO[str]:
-    return gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else open(file, encoding="utf-8")
+def _open(file: Path) -> BinaryIO | gzip.GzipFile:
+    check_regular(file)
+    return gzip.open(file, "rb") if file.suffix == ".gz" else open_regular(file)
 
 
 def _batch(tokens: int, tier: Tier) -> tuple[int, int]:

@@ -17,14 +17,18 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from stoker.spec.bounded import parse_json
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
+from stoker.spec.regular import read_text
 from stoker.train.choices import DTYPES, Precision
 
 CONTEXTS = ("context", "ctx", "question", "prompt")
 CHOICES = ("choices", "endings", "options")
 ANSWERS = ("answer", "label", "gold")
 AT_ONCE = 1 << 12  # tokens in a batch
+LONGEST_NUMBER = 9  # characters of the number of a choice
+LARGEST_FILE = 256 << 20  # bytes of questions
 Progress = Callable[[int, int], None]
 
 
@@ -170,7 +174,7 @@ def _read(model: nn.Module, rows: list[list[int]], news: list[int], precision: P
 def _records(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in _lines(file):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as e:
             raise UserError(f"{file}:{number} is not JSON", remedy="Give JSONL, one question a line") from e
         if not isinstance(record, dict):
@@ -191,7 +195,9 @@ def _passages(file: Path) -> Iterator[tuple[int, str]]:
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")  # splitlines() would cut inside JSON texts, at U+2028 too
+        lines = read_text(file, most=LARGEST_FILE).split(
+            "\n"
+        )  # splitlines() would cut inside JSON texts, at U+2028 too
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
         raise UserError(f"{file} cannot be read: {reason}", remedy="Name a file of questions") from e
@@ -228,7 +234,7 @@ def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
 def _place(answer: object) -> int | None:
     if isinstance(answer, int) and not isinstance(answer, bool):
         return answer
-    if isinstance(answer, str) and answer.strip().isdecimal():
+    if isinstance(answer, str) and answer.strip().isdecimal() and len(answer) <= LONGEST_NUMBER:
         return int(answer)
     if isinstance(answer, str) and len(answer.strip()) == 1 and answer.strip().upper() in string.ascii_uppercase:
         return string.ascii_uppercase.index(answer.strip().upper())

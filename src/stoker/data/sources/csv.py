@@ -3,13 +3,12 @@
 import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
-from stoker.data.sources.document import BadRecord, BadRecords, Piece, Span, cut
-from stoker.data.sources.stream import BOM, reading
+from stoker.data.sources.document import LONGEST_RECORD, BadRecord, BadRecords, Piece, Span, TooLong, cut, listed
+from stoker.data.sources.stream import BOM, reading, rest_of_line
 
 COUNTS = "line"
-LONGEST = (1 << 31) - 1  # the csv module stops at 128 KiB a field unless told
 
 
 def spans(path: Path, size: int, target: int) -> list[Span]:  # noqa: ARG001 (the Source seam)
@@ -17,14 +16,16 @@ def spans(path: Path, size: int, target: int) -> list[Span]:  # noqa: ARG001 (th
 
 
 def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:  # noqa: ARG001 (the Source seam)
-    csv.field_size_limit(LONGEST)
+    csv.field_size_limit(LONGEST_RECORD)  # the csv module stops at 128 KiB a field unless told
     delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]] else ","
     with reading(path) as file:
-        reader = csv.reader(_lines(file), delimiter=delimiter, strict=True)
+        lines = _Lines(file)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
         column: int | None = None
         while True:
             try:
                 line = reader.line_num + 1  # a row may take several
+                lines.row = 0
                 row = next(reader, None)
                 if row is None:
                     return
@@ -34,7 +35,8 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
                     yield from cut(_text(row, column), line)
             except (BadRecord, csv.Error) as e:
                 remedy = "Mend the line" if column is not None else "Set data.field to a column it has"
-                bad.add(f"{path}, line {reader.line_num}:", e, remedy=remedy)
+                remedy = e.remedy if isinstance(e, TooLong) else remedy
+                bad.add(f"{path}, line {max(line, reader.line_num)}:", e, remedy=remedy)
                 if column is None:
                     return
 
@@ -45,7 +47,7 @@ def before(path: Path, span: Span) -> int:  # noqa: ARG001 (the Source seam)
 
 def _column(header: list[str], field: str) -> int:
     if field not in header:
-        raise BadRecord(f"the header has no column '{field}' (it has: {', '.join(header)})")
+        raise BadRecord(f"the header has no column '{field}' (it has: {listed(header)})")
     return header.index(field)
 
 
@@ -61,7 +63,28 @@ def _text(row: list[str], column: int) -> str:
     return text
 
 
-def _lines(file: IO[bytes]) -> Iterator[str]:
-    for number, line in enumerate(file):
+class _Lines:
+    """The lines of a file, decoded. A line that makes its row too long is a BadRecord; the next one follows."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._first = True
+        self.row = 0
+        """Bytes of the row at hand so far."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(LONGEST_RECORD)
+        if not line:
+            raise StopIteration
+        self.row += len(line)
+        if self.row >= LONGEST_RECORD:
+            if not line.endswith(b"\n"):
+                rest_of_line(self._file)
+            raise TooLong
+        if self._first:
+            self._first, line = False, line.removeprefix(BOM)
         # A byte that is not UTF-8 goes through as a surrogate, so that only the row it is in is bad.
-        yield (line if number else line.removeprefix(BOM)).decode("utf-8", "surrogateescape")
+        return line.decode("utf-8", "surrogateescape")

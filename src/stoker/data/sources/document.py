@@ -1,11 +1,14 @@
 """What every source deals in: spans of a file, pieces of text, and records that cannot be read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from stoker.spec.errors import UserError
 
+LONGEST_RECORD = 32 << 20  # bytes of one record, which is held in memory whole; parsed it may take 20 times as much
+NAMES, NAME = 20, 60  # names of fields in a message, and characters of each
 PIECE = 1 << 16  # characters handed to the tokenizer at once: longer ones are no faster and take more memory
 
 
@@ -32,6 +35,13 @@ class BadRecord(Exception):
     """One record cannot be used; the message says what is wrong with it."""
 
 
+class TooLong(BadRecord):
+    remedy = "Split it into several records, or save its text as a .txt file, which may have any length"
+
+    def __init__(self) -> None:
+        super().__init__(f"is longer than {LONGEST_RECORD >> 20} MiB, the most that one record may have")
+
+
 class BadRecords:
     """What to do with records that cannot be read: stop at the first, or leave out and count."""
 
@@ -54,7 +64,7 @@ def text_of(record: object, field: str) -> str:
         raise BadRecord(f"is not an object with a field '{field}'")
     text = record.get(field)
     if text is None:
-        raise BadRecord(f"has no field '{field}' (it has: {', '.join(map(str, record)) or 'none'})")
+        raise BadRecord(f"has no field '{field}' (it has: {listed(record)})")
     if not isinstance(text, str):
         raise BadRecord(f"has no text in field '{field}' but {type(text).__name__}")
     if not text.isascii():
@@ -63,6 +73,12 @@ def text_of(record: object, field: str) -> str:
         except UnicodeEncodeError:
             raise BadRecord(f"has half a surrogate pair in field '{field}'") from None
     return text
+
+
+def listed(names: Iterable[str]) -> str:
+    """The fields or columns that there are, as far as they help."""
+    first = [name if len(name) <= NAME else f"{name[:NAME]}…" for name in islice(names, NAMES + 1)]
+    return ", ".join([*first[:NAMES], *(["…"] if len(first) > NAMES else [])]) or "none"
 
 
 def cut(text: str, place: int) -> Iterator[Piece]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from stoker.data.sources.document import BadRecord, BadRecords, Piece, Span, cut, text_of
+from stoker.data.sources.document import LONGEST_RECORD, BadRecord, BadRecords, Piece, Span, TooLong, cut, text_of
 from stoker.data.sources.stream import reading
 
 COUNTS = "record"
@@ -36,7 +36,11 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
                     continue
                 yield from cut(text, number)
         except BadRecord as e:  # where the next record begins is not known: the rest of the file is left out
-            bad.add(f"{path}{f', record {number}' if number else ''}:", e, remedy=FORM)
+            bad.add(
+                f"{path}{f', record {number}' if number else ''}:",
+                e,
+                remedy=e.remedy if isinstance(e, TooLong) else FORM,
+            )
 
 
 def before(path: Path, span: Span) -> int:  # noqa: ARG001 (the Source seam)
@@ -87,12 +91,18 @@ class _Window:
             except json.JSONDecodeError as e:
                 if self._ended or not self._cut_off(e):
                     raise BadRecord(f"is not JSON: {e.msg} at byte {self._byte(e.pos)}") from None
+            except ValueError:  # Python converts no more than 4,300 digits
+                raise BadRecord("has a number that is too long") from None
             except RecursionError:
                 raise BadRecord("is nested too deeply") from None
             else:
+                if stop - self._at > LONGEST_RECORD:
+                    raise TooLong
                 if stop < len(self._text) or self._ended:  # a number may go on
                     self._at = stop
                     return value
+            if len(self._text) - self._at > LONGEST_RECORD:
+                raise TooLong
             self._read(max(CHUNK, len(self._text)))  # doubling: a long record is not parsed over and over
 
     def _cut_off(self, error: json.JSONDecodeError) -> bool:

@@ -2,11 +2,21 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO
 
-from stoker.data.sources.document import BadRecord, BadRecords, Piece, Span, cut, text_of
-from stoker.data.sources.stream import BOM, byte_spans, is_compressed, reading
+from stoker.data.sources.document import (
+    LONGEST_RECORD,
+    BadRecord,
+    BadRecords,
+    Piece,
+    Span,
+    TooLong,
+    cut,
+    text_of,
+)
+from stoker.data.sources.stream import BOM, byte_spans, is_compressed, line_start, reading, rest_of_line
+from stoker.spec.regular import open_regular
 
 COUNTS = "line"
 
@@ -14,8 +24,8 @@ COUNTS = "line"
 def spans(path: Path, size: int, target: int) -> list[Span]:
     if size < 2 * target or is_compressed(path):
         return [Span(size=size)]
-    with open(path, "rb") as file:
-        return byte_spans(size, (_line_start(file, place) for place in range(target, size - target // 2, target)))
+    with open_regular(path) as file:
+        return byte_spans(size, (line_start(file, place, size) for place in range(target, size - target // 2, target)))
 
 
 def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:
@@ -23,12 +33,16 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
         if span.start:
             file.seek(span.start)
         position = span.start
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(partial(file.readline, LONGEST_RECORD), b""), 1):
             if span.stop is not None and position >= span.stop:
                 break
             first, position = position == 0, position + len(line)
             if first:
                 line = line.removeprefix(BOM)
+            if len(line) == LONGEST_RECORD and not line.endswith(b"\n"):
+                position += rest_of_line(file)
+                bad.add(f"{path}, line {before(path, span) + number}:", TooLong(), remedy=TooLong.remedy)
+                continue
             if line.isspace():
                 continue
             try:
@@ -42,7 +56,7 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
 
 def before(path: Path, span: Span) -> int:
     lines, left = 0, span.start
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while left > 0 and (chunk := file.read(min(left, 1 << 20))):
             lines += chunk.count(b"\n")
             left -= len(chunk)
@@ -56,11 +70,7 @@ def _parse(line: bytes) -> object:
         raise BadRecord(f"is not UTF-8 at column {e.start + 1}") from None
     except json.JSONDecodeError as e:
         raise BadRecord(f"is not JSON: {e.msg} at column {e.colno}") from None
+    except ValueError:  # Python converts no more than 4,300 digits
+        raise BadRecord("has a number that is too long") from None
     except RecursionError:
         raise BadRecord("is nested too deeply") from None
-
-
-def _line_start(file: IO[bytes], place: int) -> int:
-    file.seek(place - 1)  # one before: a line that begins right here stays whole
-    file.readline()
-    return file.tell()

@@ -7,20 +7,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.data.sources.document import BadRecords, Piece, Span, cut
+from stoker.data.sources.document import LONGEST_RECORD, BadRecord, BadRecords, Piece, Span, TooLong, cut, listed
 from stoker.spec.errors import UserError
+from stoker.spec.regular import check_regular
 
 COUNTS = "row"
-ROWS = 512  # read at once
+ROWS = 64  # read at once, at most; more are no faster
+MOST_HELD = 256 << 20  # bytes of rows read at once: a text that many rows share is stored once, and read once for each
 
 
 def spans(path: Path, size: int, target: int) -> list[Span]:
     """Runs of whole row groups, measured by their share of the file's rows."""
     with _opened(path) as file:
         rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-    found, start, weight = [], 0, 0
+    found, start, weight, total = [], 0, 0, max(1, sum(rows))
     for group, count in enumerate(rows):
-        weight += count * size // max(1, sum(rows))
+        weight += count * size // total
         if weight >= target or group == len(rows) - 1:
             found.append(Span(start=start, stop=group + 1, size=weight))
             start, weight = group + 1, 0
@@ -31,21 +33,32 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
     with _opened(path) as file:
         columns = file.schema_arrow.names
         if field not in columns:
-            problem = f"has no column '{field}' (it has: {', '.join(columns)})"
+            problem = f"has no column '{field}' (it has: {listed(columns)})"
             bad.add(str(path), problem, remedy="Set data.field to a column it has")
             return
         place = 0
         for group in range(span.start, span.stop or file.num_row_groups):
+            rows, size = _size(file, group, field)
+            if size > rows * LONGEST_RECORD:  # at least one row is too long, and reading finds out by holding it
+                bad.add(f"{path}, row group {group}:", f"a row of it {TooLong()}", remedy=TooLong.remedy)
+                place += rows
+                continue
+            count = min(ROWS, max(1, MOST_HELD // max(1, size)))  # a cell may be as large as all that is stored
             row = 0
-            for batch in file.iter_batches(ROWS, row_groups=[group], columns=[field], use_threads=False):
-                for text in batch.column(0).to_pylist():
+            for batch in file.iter_batches(count, row_groups=[group], columns=[field], use_threads=False):
+                for value in batch.column(0):
                     row, place = row + 1, place + 1
-                    if isinstance(text, str):
-                        yield from cut(text, place)
-                    else:
-                        where = f"{path}, row group {group}, row {row}:"
-                        problem = f"has no text in column '{field}' but {type(text).__name__}"
-                        bad.add(where, problem, remedy="Mend the row, or set data.field to the column of the text")
+                    try:
+                        text = _text(value, field)
+                    except BadRecord as e:
+                        remedy = "Mend the row, or set data.field to the column of the text"
+                        bad.add(
+                            f"{path}, row group {group}, row {row}:",
+                            e,
+                            remedy=e.remedy if isinstance(e, TooLong) else remedy,
+                        )
+                        continue
+                    yield from cut(text, place)
 
 
 def before(path: Path, span: Span) -> int:
@@ -53,9 +66,30 @@ def before(path: Path, span: Span) -> int:
         return sum(file.metadata.row_group(i).num_rows for i in range(span.start))
 
 
+def _size(file: pq.ParquetFile, group: int, field: str) -> tuple[int, int]:
+    """Rows of a row group, and the bytes of one column there as the file states them."""
+    facts = file.metadata.row_group(group)
+    columns = (facts.column(i) for i in range(facts.num_columns))
+    size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema.split(".")[0] == field)
+    return facts.num_rows, size
+
+
+def _text(value: pa.Scalar, field: str) -> str:
+    try:
+        text = value.as_py()
+    except UnicodeDecodeError as e:
+        raise BadRecord(f"is not UTF-8 text in column '{field}': byte {e.start} is 0x{e.object[e.start]:02x}") from None
+    if not isinstance(text, str):
+        raise BadRecord(f"has no text in column '{field}' but {type(text).__name__}")
+    if len(text) > LONGEST_RECORD:
+        raise TooLong
+    return text
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
+        check_regular(path)
         with pq.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError) as e:

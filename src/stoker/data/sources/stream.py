@@ -4,15 +4,19 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 
-from stoker.data.sources.document import Span
+from stoker.data.sources.document import LONGEST_RECORD, Span
 from stoker.spec.errors import UserError
+from stoker.spec.regular import check_regular, open_regular
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 BOM = b"\xef\xbb\xbf"
+MOST_RATIO = 200  # unpacked bytes for one packed; text has 3 to 10, and logs that repeat themselves up to 100
+FREE = 64 << 20  # unpacked bytes before the ratio counts
+CHUNK = 1 << 18
 
 
 @contextmanager
@@ -21,15 +25,54 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
     compression = COMPRESSIONS.get(path.suffix.lower())
     try:
         if compression is None:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 yield file
         else:
-            with pa.input_stream(str(path), compression=compression) as file:
-                yield io.BufferedReader(file, 1 << 18)
+            check_regular(path)
+            with pa.input_stream(str(path), compression=compression) as packed:
+                yield io.BufferedReader(_Unpacked(packed, path), CHUNK)
     except OSError as e:
         if compression is None:
             raise UserError(f"cannot read {path}: {e.strerror}", remedy="Check the file and its permissions") from e
         raise UserError(f"{path} cannot be read as {compression}: {e}", remedy="Make or fetch the file again") from e
+
+
+def rest_of_line(file: IO[bytes], *, most: int | None = None) -> int:
+    """Read on to the end of the line, or past `most` bytes, holding little of it; how many bytes there were."""
+    count = 0
+    while (most is None or count <= most) and (part := file.readline(CHUNK)):
+        count += len(part)
+        if part.endswith(b"\n"):
+            break
+    return count
+
+
+def line_start(file: IO[bytes], place: int, size: int) -> int:
+    """The first start of a line at `place` or after it; the end of the file where the line is too long to be read."""
+    file.seek(place - 1)  # one before: a line that begins right here stays whole
+    return place - 1 + passed if (passed := rest_of_line(file, most=LONGEST_RECORD)) <= LONGEST_RECORD else size
+
+
+class _Unpacked(io.RawIOBase):
+    """What a compressed file holds, unless it is a bomb: text does not shrink to a thousandth."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._left = FREE + MOST_RATIO * path.stat().st_size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
+        self._left -= count
+        if self._left < 0:
+            raise UserError(
+                f"{self._path} unpacks to more than {MOST_RATIO} times its size, which no text does",
+                remedy="Take it out, or unpack it yourself",
+            )
+        return count
 
 
 def byte_spans(size: int, starts: Iterator[int]) -> list[Span]:

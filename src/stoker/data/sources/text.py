@@ -7,6 +7,7 @@ from typing import IO
 
 from stoker.data.sources.document import PIECE, BadRecords, Piece, Span, cut_point
 from stoker.data.sources.stream import BOM, byte_spans, is_compressed, reading
+from stoker.spec.regular import open_regular
 
 COUNTS = "byte"
 CHUNK = 1 << 18
@@ -16,7 +17,7 @@ WINDOW = 1 << 16  # how far from its nominal place a span may begin
 def spans(path: Path, size: int, target: int) -> list[Span]:
     if size < 2 * target or is_compressed(path):
         return [Span(size=size)]
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return byte_spans(size, (_align(file, place) for place in range(target, size - target // 2, target)))
 
 

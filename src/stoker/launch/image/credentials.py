@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.launch.image.reference import DEFAULT_REGISTRY
+from stoker.spec.bounded import read_json
 from stoker.spec.errors import UserError
 
 DEFAULT_KEY = "https://index.docker.io/v1/"  # what `docker login` without a host writes
@@ -46,7 +47,7 @@ def login(registry: str) -> Login | None:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as e:
