@@ -220,10 +220,12 @@ def _opened(run: RunDir, spec: RunSpec, tokens: AnySet, *, done: Exit | None) ->
 
 def _derived(run: RunDir, spec: RunSpec, tokens: AnySet) -> Derived:
     saved = run.saved()
-    progress = saved[-1].manifest["state"]["progress"] if saved else {}
+    state = saved[-1].manifest["state"] if saved else {}
+    progress = state.get("progress", {})
     return derive(
         spec,
         samples=tokens.train.samples(spec.batch.length),
+        horizon=state.get("horizon"),
         step=progress.get("step", 0),
         drawn=progress.get("drawn", 0),
     )

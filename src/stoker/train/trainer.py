@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -14,7 +15,7 @@ from stoker.data.sets import open_set
 from stoker.data.stream.feeder import feeder_of
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
-from stoker.spec.derive import derive, micro_batches, share
+from stoker.spec.derive import ShortSchedule, derive, micro_batches, share, short_schedule
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
 from stoker.train import origins
 from stoker.train.batches import Batch, Batches, held_out
@@ -27,7 +28,7 @@ from stoker.train.engine import Engine
 from stoker.train.generate import Settings, generate
 from stoker.train.guard import FiniteGuard, Signals
 from stoker.train.launch import launch_of
-from stoker.train.metrics import Meter, open_board
+from stoker.train.metrics import Board, Meter, in_a_line
 from stoker.train.models import model_spec
 from stoker.train.objectives import losses, plain
 from stoker.train.optim import learning_rate
@@ -86,7 +87,8 @@ class Trainer:
             flops_per_token=self._flops_per_token(),
             peak_flops=peak * me.world if peak else None,
         )
-        self.tensorboard = open_board(run.tensorboard) if me.first and spec.log.tensorboard else None
+        board = me.first and spec.log.tensorboard
+        self.tensorboard = Board(run.tensorboard, failed=self._note) if board else None
 
     def _flops_per_token(self) -> float:
         length, vocab, teacher = self.spec.batch.length, vocabulary(self.spec), self.engine.teacher
@@ -168,18 +170,12 @@ class Trainer:
         )
         if saved:
             same_world = saved.manifest["world"] == self.me.world
-            self.choices = self.choices.keep(Choices(**kept["choices"]), same_world=same_world)
+            named = self.spec.batch.micro or kept.get("named_micro")
+            self.choices = self.choices.keep(Choices(**kept["choices"]), micro=same_world and named is None)
         self.choices = agreed(self.choices)
         self._note_what_will_not_happen()
 
     def _note_what_will_not_happen(self) -> None:
-        optim, horizon = self.spec.optim, self.derived.horizon
-        if optim.schedule != "constant" and 0 < horizon <= self.state.updates and not self._finished():
-            rate = learning_rate(optim, self.derived, self.state.updates + 1)
-            self.notes.append(
-                f"the learning rate has come to its end after {horizon} steps and stays at {rate:.3g}; "
-                f"optim.horizon={self.derived.steps} lays it out anew"
-            )
         held_out = self.tokens.validation
         if self.spec.data.validation and held_out.samples(self.spec.batch.length) == 0:
             self.notes.append(
@@ -191,6 +187,9 @@ class Trainer:
             return
         for note in self.notes:
             self.run.add_event("note", rank=0, text=note)
+        if (short := self._short_schedule()) and not self._finished():
+            self.run.add_event("short schedule", rank=0, **asdict(short))
+            print(f"warning: {short}", flush=True)
         self.run.add_event(
             "started",
             rank=0,
@@ -207,6 +206,15 @@ class Trainer:
         if self._resumed:
             self.run.add_event("resumed", rank=0, step=self.state.step, attempt=self.me.attempt)
         self.callbacks.tell("started", self.run.path, self.spec.model_dump(mode="json"), self.state.step)
+
+    def _short_schedule(self) -> ShortSchedule | None:
+        return short_schedule(self.spec.optim, self.derived, updates=self.state.updates)
+
+    def _note_schedule_end(self) -> None:
+        """Of a run that only a time ends: nobody could know at its start."""
+        short = self._short_schedule() if self.derived.steps is None else None
+        if short and short.end == self.state.updates:
+            self._note(str(short))
 
     # one step
 
@@ -248,6 +256,8 @@ class Trainer:
             tokens=self.state.tokens + word.tokens,
             drawn=self.state.drawn + word.sequences,
         )
+        if applied and self.me.first:
+            self._note_schedule_end()
         self.meter.step(tokens=word.tokens, sequences=word.sequences)
         last = self._finished()
         scheduled = spec.eval.every > 0 and step % spec.eval.every == 0
@@ -315,6 +325,7 @@ class Trainer:
         state = {
             "progress": asdict(self.state),
             "choices": asdict(self.choices),
+            "named_micro": self.spec.batch.micro,
             "horizon": self.derived.horizon,
             "loss_scale": self.engine.loss_scale.state(),
         }
@@ -356,16 +367,26 @@ class Trainer:
         return Exit(state="paused", code=code, step=self.state.step, reason=reason)
 
     def _finish(self) -> None:
+        """The run is done and saved: nothing that fails from here on changes that."""
         if not self.spec.model.masked:
             self._write_sample()
-        self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
+        with suppress(OSError):
+            self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
 
     def _write_sample(self) -> None:
-        self.engine.model.eval()
-        tokenizer = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json"))
-        pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
-        text = "".join(piece.text for piece in pieces)
-        self.run.add_event("sample", rank=0, step=self.state.step, text=text)
+        """What it writes by now, as a courtesy; the tokenizer may be gone, or the memory short."""
+        try:
+            self.engine.model.eval()
+            tokenizer = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json"))
+            pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
+            text = "".join(piece.text for piece in pieces)
+            self.run.add_event("sample", rank=0, step=self.state.step, text=text)
+        except Exception as e:  # the library of tokenizers raises nothing narrower
+            self._note(f"no sample of what the model writes: {in_a_line(e)}")
+
+    def _note(self, text: str) -> None:
+        with suppress(OSError):
+            self.run.add_event("note", rank=0, text=text)
 
     def _finished(self) -> bool:
         steps, patience = self.derived.steps, self.spec.until.patience
