@@ -22,6 +22,7 @@ from stoker.train.batches import Batch, Batches, held_out
 from stoker.train.callbacks import Callbacks
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.choices import Choices, agreed, choose, vocabulary
+from stoker.train.data_check import DataCheck
 from stoker.train.devices import Device
 from stoker.train.dist import Ranks, Word, agree, totals
 from stoker.train.engine import Engine
@@ -58,13 +59,15 @@ class Trainer:
         self._told_of_waiting = False
         self.spec = spec = run.spec()
         self.tokens = _open(run)
+        self.data_check = DataCheck(self.tokens, me)
         self.feeder = feeder_of(self.tokens) if me.first else None
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
         teacher = origins.teacher(run, device.torch)
         learnt = model_spec(spec.model.family).objective
         judged = plain(learnt, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
         self.engine = Engine(spec, me, device, judged, teacher=teacher)
-        self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved)
+        confirm = self.data_check.confirm
+        self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved, confirm=confirm)
         self._begin()
         accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
         self.engine.settle(self.choices, accumulation=accumulation, micro=micro)
@@ -113,6 +116,7 @@ class Trainer:
         self._announce()
         if self.state.step == 0 and self.spec.checkpoint.first:
             self._save()
+        self.data_check.await_small()
         while not self._finished():
             batch = self.batches.get(self.state.step + 1, late=self._is_late)
             word = agree(self._word(batch))
@@ -139,6 +143,7 @@ class Trainer:
         if self.feeder:
             self.feeder.close()
         self.checkpoints.close()
+        self.data_check.close()
         self.ledger.close()
         if self.tensorboard:
             self.tensorboard.close()
@@ -225,7 +230,7 @@ class Trainer:
             tokens=counts.tokens if counts else 0,
             sequences=batch.live if batch else 0,
             stop=self.signals.asked,
-            pause=batch is None or self._launch.has_enough(self.state.step) or (self.me.first and self._must_pause()),
+            pause=batch is None or self._launch.has_enough(self.state.step) or self._must_pause(),
             save=self.me.first and self.checkpoints.overdue(),
         )
 
@@ -336,6 +341,7 @@ class Trainer:
         self._save()
         problem = self.checkpoints.settle(wait=True)
         if problem:
+            self.data_check.refuse()
             saved = self.run.saved()
             last = f"the checkpoint of step {saved[-1].step} stands" if saved else "no checkpoint stands"
             raise SavedForLater(
@@ -355,6 +361,7 @@ class Trainer:
         self.callbacks.tell("saved", step, self.run.checkpoint(step))
 
     def _pause(self, word: Word) -> Exit:
+        self.data_check.refuse()
         self._save_now()
         self._heed_callbacks()
         problem = self.tokens.problem() or self.batches.problem
@@ -400,7 +407,9 @@ class Trainer:
         return f"no better validation loss in {self.state.evaluations_without_gain} evaluations"
 
     def _must_pause(self) -> bool:
-        return self._launch.time_is_up() or self.callbacks.problem is not None
+        if self.data_check.problem:
+            return True
+        return self.me.first and (self._launch.time_is_up() or self.callbacks.problem is not None)
 
 
 def _open(run: RunDir) -> AnySet:
