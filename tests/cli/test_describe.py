@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 from stoker.api.opening import OpenedTraining as Opened
@@ -5,6 +6,7 @@ from stoker.api.opening import begin
 from stoker.cli import describe
 from stoker.launch.backend import Submission
 from stoker.rundir import Exit, RunDir
+from stoker.spec.contract import MANIFEST_FILE
 from stoker.spec.load import load
 from stoker.spec.run import RunSpec
 
@@ -32,6 +34,19 @@ def test_an_epoch_is_once_through_the_data_even_when_its_last_step_is_short(book
 
 def test_more_than_an_epoch_is_so_many_times(book: Path) -> None:
     assert "2 times through the data" in dict(describe.goal(opened(book, "until.epochs=2")))["until"]
+
+
+def test_the_plan_warns_of_steps_beyond_the_schedule_and_names_the_override(book: Path) -> None:
+    run = opened(book, "until.steps=20").run
+    assert "warning" not in dict(describe.goal(opened(book, "until.steps=20")))
+    state = {"progress": {"step": 10, "drawn": 70}, "horizon": 20}
+    saved = run.checkpoint(10)
+    saved.mkdir(parents=True)
+    (saved / MANIFEST_FILE).write_text(json.dumps({"step": 10, "state": state, "files": {}}))
+    warning = dict(describe.goal(opened(book, "until.steps=80")))["warning"]
+    assert warning.startswith("the learning rate is 0 from step 20 of 80 on: later steps change nothing")
+    assert "optim.horizon=80" in warning
+    assert "warning" not in dict(describe.goal(opened(book, "until.steps=80", "optim.horizon=80")))
 
 
 def test_one_layer_is_one_layer(book: Path) -> None:

@@ -38,6 +38,15 @@ TOLD = [
         {"kind": "regrouping", "reason": "node 2 (pod x) has come"},
         "asked to save, then goes on with other nodes: node 2 (pod x) has come",
     ),
+    (
+        {"kind": "short schedule", "end": 20, "steps": 80, "horizon": 20, "rate": 0.0},
+        "the learning rate is 0 from step 20 of 80 on: later steps change nothing. "
+        "optim.horizon=80 extends the schedule",
+    ),
+    (
+        {"kind": "short schedule", "end": 9, "steps": 80, "horizon": 80, "rate": 0.0},
+        "the learning rate is 0 from step 9 of 80 on: later steps change nothing. A longer optim.decay extends it",
+    ),
     ({"kind": "started"}, "started"),
     ({"kind": "of tomorrow", "step": 3, "why": "x"}, "of tomorrow: step=3 why=x"),
 ]

@@ -1,11 +1,17 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from stoker.spec.model import Model
+from stoker.spec.sizes import parameters
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
+DOCS = Path(__file__).parents[2] / "docs"
+FIGURE = re.compile(r"\b([\d.]+)([MB])\b( parameters)?(?: with a vocabulary of ([\d,]+))?")
 
 
 def test_init_writes_a_run_file_that_explain_understands(command, tmp_path: Path) -> None:
@@ -47,11 +53,29 @@ def test_presets_are_listed_and_shown(command) -> None:
     table = command("presets").stdout
     assert "gpt2-xl             model  1,558M" in table
     listed = json.loads(command("presets", "--json").stdout)
-    assert {"name", "kind", "parameters", "description", "values"} == set(listed[0])
+    assert {"name", "kind", "parameters", "vocab", "description", "values"} == set(listed[0])
     assert "layers: 12" in command("presets", "gpt2-small").stdout
     wrong = command("presets", "gpt3")
     assert wrong.returncode == 2
     assert len(wrong.stderr.splitlines()) == 1
+
+
+def test_the_parameters_of_a_preset_agree_with_its_description_and_with_the_guide(command) -> None:
+    listed = [one for one in json.loads(command("presets", "--json").stdout) if one["kind"] == "model"]
+    guide = (DOCS / "guides" / "llama.md").read_text()
+    for preset in listed:
+        shape = Model.model_validate(preset["values"])
+        for number, unit, exact, vocab in FIGURE.findall(preset["description"]):
+            size = parameters(shape, int(vocab.replace(",", ""))) if vocab else preset["parameters"]
+            scale = {"M": 1e6, "B": 1e9}[unit]
+            if exact:
+                assert f"{size / scale:.0f}" == number, preset["name"]
+            else:  # part of a name, such as Llama 3.2 1B
+                assert size == pytest.approx(float(number) * scale, rel=0.25), preset["name"]
+        for number in re.findall(rf"`{preset['name']}` \| ([\d.]+)B \|", guide):
+            assert f"{preset['parameters'] / 1e9:.3g}" == f"{float(number):.3g}", preset["name"]
+    sizes = {preset["name"]: preset["parameters"] for preset in listed}
+    assert (sizes["llama3.2-1b"], sizes["bert-base"], sizes["gpt2-small"]) == (1_235_814_400, 110_106_428, 124_439_808)
 
 
 def test_schema_is_json(command) -> None:

@@ -2,9 +2,10 @@ import random
 
 import pytest
 
-from stoker.spec.derive import derive, micro_batches, share
+from stoker.spec.derive import derive, micro_batches, share, short_schedule
 from stoker.spec.load import load
 from stoker.spec.run import RunSpec
+from stoker.train.optim import learning_rate
 
 
 def spec(*words: str) -> RunSpec:
@@ -35,6 +36,31 @@ def test_warmup_and_decay_are_steps_or_shares_of_the_horizon() -> None:
 def test_a_schedule_keeps_the_horizon_it_began_with_unless_told_otherwise() -> None:
     assert derive(spec("until.steps=2000"), samples=27, horizon=1000).horizon == 1000
     assert derive(spec("until.steps=2000", "optim.horizon=3000"), samples=27, horizon=1000).horizon == 3000
+
+
+@pytest.mark.parametrize(
+    ("words", "end", "rate"),
+    [
+        (["optim.horizon=20"], 20, 0.0),
+        (["optim.horizon=20", "optim.floor=0.1", "optim.lr=1e-3"], 20, 1e-4),
+        (["optim.horizon=20", "optim.schedule=wsd"], 20, 0.0),
+        (["optim.warmup=2", "optim.decay=10"], 12, 0.0),
+        (["optim.warmup=2", "optim.decay=10", "optim.floor=0.1"], None, None),
+        (["optim.horizon=20", "optim.schedule=constant"], None, None),
+        (["optim.horizon=200"], None, None),
+        ([], None, None),
+    ],
+)
+def test_a_schedule_that_ends_before_the_run_does_is_known(
+    words: list[str], end: int | None, rate: float | None
+) -> None:
+    run = spec("until.steps=80", *words)
+    derived = derive(run, samples=10_000)
+    short = short_schedule(run.optim, derived)
+    assert (short and short.end, short and short.rate) == (end, rate and pytest.approx(rate))
+    if short:
+        rates = [learning_rate(run.optim, derived, step) for step in (short.end - 1, short.end, 80)]
+        assert rates[0] > rates[1] == rates[2] == short.rate
 
 
 def test_shares_cover_the_batch_once_and_micro_batches_hold_the_largest() -> None:

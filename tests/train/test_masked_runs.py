@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import BertConfig, BertForPreTraining
 
@@ -42,6 +43,14 @@ def test_the_loss_curve_is_that_of_a_plain_transformers_loop(worker, pairs: Path
     theirs = plain_loop(run, PairSet.open(pairs))
     assert [ours[step] for step in range(1, STEPS + 1)] == [pytest.approx(one, rel=1e-4) for one in theirs]
     assert ours[STEPS][1] < ours[1][1] - 1
+
+
+def test_tensorboard_shows_every_part_of_the_loss(worker, pairs: Path) -> None:
+    run = worker(f"data={pairs}", *BERT, "until.steps=2", "log.tensorboard=true")
+    board = EventAccumulator(str(run.tensorboard)).Reload()
+    for part in ("loss_mlm", "loss_nsp"):
+        shown = [scalar.value for scalar in board.Scalars(f"losses/{part}")]
+        assert shown == pytest.approx([record[part] for record in run.metrics()], rel=1e-6)
 
 
 def plain_loop(run: RunDir, found: PairSet) -> list[tuple[float, float, float]]:

@@ -1,11 +1,13 @@
 """The loop: when it ends, what it writes down, and what may change while it goes on."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from stoker.cli.events import words
 from stoker.data.shards import TokenSet
 from stoker.observe.audit import audit
 from stoker.rundir import RunDir
@@ -196,13 +198,32 @@ def test_a_run_that_goes_on_after_a_short_last_step_still_uses_every_sample_once
     assert (found.ok, found.epochs, found.problems) == (True, 2, [])
 
 
-def test_a_schedule_that_has_come_to_its_end_says_so_when_the_run_goes_on(worker) -> None:
-    worker("until.steps=4")
-    run = worker("until.steps=6")
+def short_schedules(run: RunDir) -> list[str]:
+    return [words(event) for event in run.events() if event["kind"] == "short schedule"]
+
+
+def test_steps_beyond_the_schedule_are_warned_of_when_the_run_starts_and_when_it_resumes(worker, capfd) -> None:
+    run = worker("until.steps=20", "until.steps_this_run=2")
+    assert short_schedules(run) == []
+    worker("until.steps=80", "until.steps_this_run=2")
+    warning = (
+        "the learning rate is 0 from step 20 of 80 on: later steps change nothing. "
+        "optim.horizon=80 extends the schedule"
+    )
+    assert short_schedules(run) == [warning]
+    assert f"warning: {warning}\n" in capfd.readouterr().out
+    worker("until.steps=80", "until.steps_this_run=2", "optim.horizon=80")
+    assert short_schedules(run) == [warning], "the override that it names has helped"
+
+
+def test_a_run_whose_end_is_a_time_says_when_its_schedule_is_over(worker) -> None:
+    run = worker("until.time=1h", "until.steps_this_run=4", "optim.horizon=3")
     notes = [event["text"] for event in run.events() if event["kind"] == "note"]
     assert notes == [
-        "the learning rate has come to its end after 4 steps and stays at 0; optim.horizon=6 lays it out anew"
+        "the learning rate is 0 from step 3 on: later steps change nothing. A larger optim.horizon extends the schedule"
     ]
+    worker("until.time=1h", "until.steps_this_run=5", "optim.horizon=3")
+    assert len(short_schedules(run)) == 1
 
 
 def test_a_run_none_of_whose_steps_could_be_applied_has_failed(worker) -> None:
@@ -216,3 +237,41 @@ def test_a_compiled_run_gives_the_losses_of_an_uncompiled_one(worker) -> None:
     compiled = worker(*words, "until.steps=3")
     worker(*words, "until.steps=5")
     assert [record["loss"] for record in compiled.metrics()] == pytest.approx(plain, rel=1e-3)
+
+
+def micro_batches(run: RunDir) -> list[int]:
+    return [event["micro"] for event in run.events() if event["kind"] == "started"]
+
+
+def test_the_micro_batch_that_the_run_file_names_is_the_one_that_runs_whatever_ran_before(worker) -> None:
+    words = ["batch.sequences=8", "optim.horizon=8"]
+    run = worker(*words, "until.steps=1", "batch.micro=2")
+    worker(*words, "until.steps=2", "batch.micro=8")
+    worker(*words, "until.steps=3", "batch.micro=1")
+    assert micro_batches(run) == [2, 8, 1]
+    worker(*words, "until.steps=4")
+    assert micro_batches(run)[-1] == 8, "left out, it is chosen"
+    worker(*words, "until.steps=5", "batch.micro=2")
+    worker(*words, "until.steps=6", "batch.micro=2")
+    assert micro_batches(run)[-2:] == [2, 2]
+
+
+def test_a_run_that_is_trained_to_its_end_is_done_without_its_tokenizer(worker) -> None:
+    run = worker("until.steps=2", "until.steps_this_run=1")
+    shutil.rmtree(run.tokenizer)
+    worker("until.steps=2")
+    assert (run.exit().state, run.exit().step) == ("done", 2)
+    events = run.events()
+    assert [event["kind"] for event in events][-2:] == ["note", "finished"]
+    assert events[-2]["text"].startswith("no sample of what the model writes: ")
+
+
+def test_a_tensorboard_that_cannot_be_written_costs_its_curves_and_not_the_run(worker) -> None:
+    run = worker("until.steps=3", "until.steps_this_run=1", "log.tensorboard=true")
+    shutil.rmtree(run.tensorboard)
+    run.tensorboard.write_text("in the way")
+    worker("until.steps=3", "log.tensorboard=true")
+    assert run.exit().state == "done"
+    notes = [event["text"] for event in run.events() if event["kind"] == "note"]
+    assert len(notes) == 1
+    assert notes[0].startswith("TensorBoard's files are not written any more: ")

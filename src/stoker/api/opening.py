@@ -15,6 +15,7 @@ from stoker.data.remote import is_remote
 from stoker.data.remote.transfer import RemoteError
 from stoker.data.sets import is_set, open_set, set_of
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir.checkpoint import State
 from stoker.rundir.progress import lost, saved_step
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
@@ -232,12 +233,13 @@ def _opened(run: RunDir, spec: RunSpec, tokens: AnySet, *, done: Exit | None) ->
 
 def _derived(run: RunDir, spec: RunSpec, tokens: AnySet) -> Derived:
     saved = run.saved()
-    progress = saved[-1].manifest.state.progress if saved else None
+    state = saved[-1].manifest.state if saved else State()
     return derive(
         spec,
         samples=tokens.train.samples(spec.batch.length),
-        step=progress.step if progress else 0,
-        drawn=progress.drawn if progress else 0,
+        horizon=state.horizon,
+        step=state.progress.step,
+        drawn=state.progress.drawn,
     )
 
 

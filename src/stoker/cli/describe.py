@@ -11,7 +11,7 @@ from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import sizes
 from stoker.spec.code import is_code
 from stoker.spec.data import Data, TrainTokenizer
-from stoker.spec.derive import micro_batches
+from stoker.spec.derive import micro_batches, short_schedule
 from stoker.spec.model import Model
 from stoker.spec.run import AnySpec, ScriptSpec
 
@@ -94,6 +94,7 @@ def goal(opened: OpenedTraining) -> Rows:
         ("tokens", f"{output.number(tokens.train.tokens)} to train on{'' if tokens.whole else ' so far'}{held_out}"),
         ("vocabulary", vocabulary),
         ("until", ", ".join(end)),
+        *([("warning", str(short))] if (short := short_schedule(spec.optim, derived)) else []),
     ]
 
 

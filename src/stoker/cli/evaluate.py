@@ -165,6 +165,7 @@ def _of_set(name: str, tokens: AnySet, args: argparse.Namespace) -> Chosen:
             f"{name} has held out no text" if split is tokens.validation else f"{name} has no text to train on",
             remedy="Name some with --data FILE, or take what was trained on with --split train",
         )
+    split.check_when_read()
     return Chosen(f"{name}, {args.split or HELD_OUT}", tokens, split)
 
 

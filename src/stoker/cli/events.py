@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from stoker.cli import output
@@ -15,6 +16,7 @@ from stoker.observe.tail import Tail
 from stoker.rundir import Record
 from stoker.rundir.records import in_words, is_event
 from stoker.spec import contract
+from stoker.spec.derive import ShortSchedule
 
 ELSEWHERE = "stoker.cli.watch_cluster"  # for runs that do not live here; heavy, so by name
 POLL = 0.2  # seconds between two looks at the run
@@ -85,6 +87,8 @@ def _of_the_run(record: Record) -> str | None:
     if kind == "started":
         end = f"until step {record['steps']:,}" if record.get("steps") else "until its time is over"
         return f"training on {record['chip']}, {output.number(record['parameters'])} parameters, {end}"
+    if kind == "short schedule":
+        return str(ShortSchedule(**{field.name: record[field.name] for field in fields(ShortSchedule)}))
     if kind == "changed":
         return "changed " + ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in record["changes"].items())
     if kind == "stopping":

@@ -112,6 +112,7 @@ def _of_set(name: str, pairs: object, args: argparse.Namespace) -> Chosen:
             f"{name} has held out no pairs" if split is pairs.validation else f"{name} has no pairs to train on",
             remedy="Name some with --data FILE, or take what was trained on with --split train",
         )
+    split.check_when_read()
     return Chosen(f"{name}, {args.split or HELD_OUT}", pairs, split)
 
 

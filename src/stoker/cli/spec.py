@@ -21,7 +21,8 @@ from stoker.spec.schema import run_schema
 from stoker.spec.sizes import parameters
 from stoker.spec.starter import look, starter
 
-GPT2_VOCAB = 50257  # presets name no vocabulary: the table counts parameters with GPT-2's
+PUBLISHED_VOCAB = {"gpt2": 50257, "bert": 30522, "llama": 32000}
+"""What the table counts with where a preset leaves the vocabulary to the tokenizer."""
 
 
 def schema_arguments(parser: ArgumentParser) -> None:
@@ -94,23 +95,42 @@ def presets(args: Namespace) -> int:
     elif args.name:
         print("\n".join(f"# {one.kind} preset\n{one.path.read_text(encoding='utf-8')}" for one in found), end="")
     else:
-        rows = [(one.name, one.kind, f"{_size(one) / 1e6:,.0f}M", one.description) for one in found]
-        _table(("name", "kind", "parameters", "description"), rows)
+        rows = [
+            (one.name, one.kind, f"{_size(one) / 1e6:,.0f}M", f"{_vocab(_model(one)):,}", one.description)
+            for one in found
+        ]
+        _table(("name", "kind", "parameters", "vocabulary", "description"), rows)
         print(
-            "\nUse one: model=NAME or base=NAME, in the run file or as words. Parameters are with GPT-2's vocabulary."
+            "\nUse one: model=NAME or base=NAME, in the run file or as words. Parameters are with the vocabulary "
+            "beside them; with a tokenizer of another size there are more or fewer."
         )
     return 0
 
 
 def _facts(preset: Preset) -> dict[str, object]:
-    return {"name": preset.name, "kind": preset.kind, "parameters": _size(preset), "description": preset.description}
+    return {
+        "name": preset.name,
+        "kind": preset.kind,
+        "parameters": _size(preset),
+        "vocab": _vocab(_model(preset)),
+        "description": preset.description,
+    }
 
 
 def _size(preset: Preset) -> int:
+    model = _model(preset)
+    return parameters(model, _vocab(model))
+
+
+def _model(preset: Preset) -> Model:
     if preset.kind == "model":
-        return parameters(Model.model_validate(preset.document.values), GPT2_VOCAB)
+        return Model.model_validate(preset.document.values)
     needed = ["data=.", "objective.teacher=."]  # what no preset can know; neither changes the model
-    return parameters(load(None, [f"base={preset.name}", *needed]).training.model, GPT2_VOCAB)
+    return load(None, [f"base={preset.name}", *needed]).training.model
+
+
+def _vocab(model: Model) -> int:
+    return model.vocab or PUBLISHED_VOCAB[model.family]
 
 
 def _as_json(key: str, loaded: Loaded) -> dict[str, object]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stoker.data import own
 from stoker.data.claims import lock, writing
+from stoker.data.intact import SetFile
 from stoker.data.order import Mixed, Order, shares
 from stoker.data.pairs import of_tokens, open_plain
 from stoker.data.prepare import (
@@ -55,6 +56,13 @@ class MixedSplit(Split):
         self.window = None
         self._splits, self._weights = splits, weights
         self.tokens = sum(split.tokens for split in splits)
+
+    def files(self) -> list[SetFile]:
+        return [file for split in self._splits for file in split.files()]
+
+    def check_when_read(self) -> None:
+        for split in self._splits:
+            split.check_when_read()
 
     def counts(self, length: int) -> list[int]:
         """Samples of each set."""

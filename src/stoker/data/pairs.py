@@ -18,9 +18,10 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.data.intact import check_hashes, check_sizes
+from stoker.data.intact import SetFile, check_hashes, check_sizes
 from stoker.data.order import Order, Shuffled
 from stoker.data.shards import INDEX_FILE, OPEN_SHARDS, TOKENIZER_FOLDER, VERSION, Dtype, Index, Split, TokenSet
+from stoker.data.tokenizer import TOKENIZER_FILE
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
 
@@ -115,12 +116,19 @@ class PairSplit:
     """Records over several shards, read at random."""
 
     def __init__(self, folder: Path, shards: list[PairShard], index: PairIndex) -> None:
-        self._folder, self._index = folder, index
-        self._paths = [folder / shard.file for shard in shards]
+        self._folder, self._index, self._shards = folder, index, shards
         self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
         self._shard = lru_cache(OPEN_SHARDS)(self._map)
+        self._checks = False
         self.records = int(self._ends[-1]) if shards else 0
         self.tokens = sum(shard.tokens for shard in shards)
+
+    def files(self) -> list[SetFile]:
+        return [self._file(shard) for shard in self._shards]
+
+    def check_when_read(self) -> None:
+        """Compare each shard with its hash before a record of it is used: for readers that can wait for that."""
+        self._checks = True
 
     def samples(self, length: int) -> int:
         self._check(length)
@@ -151,8 +159,15 @@ class PairSplit:
                 remedy=f"Set batch.length to {self._index.length}, or name the text in data.path to prepare it again",
             )
 
+    def _file(self, shard: PairShard) -> SetFile:
+        size = shard.records * self._index.width * np.dtype(self._index.dtype).itemsize
+        return SetFile(folder=self._folder, file=shard.file, bytes=size, sha256=shard.sha256)
+
     def _map(self, shard: int) -> NDArray[Any]:
-        with open(self._paths[shard], "rb") as file:
+        file_of_set = self._file(self._shards[shard])
+        if self._checks:
+            check_hashes([file_of_set])
+        with open(file_of_set.path, "rb") as file:
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return np.frombuffer(held, np.dtype(self._index.dtype).newbyteorder("<")).reshape(-1, self._index.width)
 
@@ -181,9 +196,18 @@ class PairSet:
         check_sizes(path, index.sizes)
         return cls(path, index)
 
+    def files(self) -> list[SetFile]:
+        """What training depends on: which words are masked follows from the tokenizer."""
+        file = self.tokenizer / TOKENIZER_FILE
+        size = file.stat().st_size if file.is_file() else 0
+        tokenizer = SetFile(
+            folder=self.path, file=f"{TOKENIZER_FOLDER}/{TOKENIZER_FILE}", bytes=size, sha256=self.index.tokenizer
+        )
+        return self.train.files() + self.validation.files() + ([tokenizer] if self.index.tokenizer else [])
+
     def verify(self) -> None:
         """Read every shard and compare its hash with the index."""
-        check_hashes(self.path, self.index.train + self.index.validation)
+        check_hashes(self.files())
 
 
 AnySet = TokenSet | PairSet

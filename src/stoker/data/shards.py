@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.data.intact import check_hashes, check_sizes
+from stoker.data.intact import SetFile, check_hashes, check_sizes
 from stoker.data.order import Order, Shuffled, Windowed
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
@@ -107,7 +107,16 @@ class Split:
         self._ends = np.cumsum([shard.tokens for shard in shards], dtype=np.int64)
         self._dtype = dtype
         self._shard = lru_cache(OPEN_SHARDS)(self._map)
+        self._checks = False
         self.tokens = int(self._ends[-1]) if shards else 0
+
+    def files(self) -> list[SetFile]:
+        """Those that it has by now."""
+        return [self._file(shard) for shard in range(len(self._paths))]
+
+    def check_when_read(self) -> None:
+        """Compare each shard with its hash before a token of it is used: for readers that can wait for that."""
+        self._checks = True
 
     def samples(self, length: int) -> int:
         """Sample i is tokens[i * length : (i + 1) * length + 1]: neighbours share the token that one predicts."""
@@ -160,7 +169,15 @@ class Split:
             filled += len(piece)
             shard += 1
 
+    def _file(self, shard: int) -> SetFile:
+        path, facts = self._paths[shard], self._shards[shard]
+        return SetFile(
+            folder=path.parent, file=path.name, bytes=facts.tokens * self._dtype.itemsize, sha256=facts.sha256
+        )
+
     def _map(self, shard: int) -> NDArray[Any]:
+        if self._checks:
+            check_hashes([self._file(shard)])
         with open(self._paths[shard], "rb") as file:
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), self._dtype)
 
@@ -193,6 +210,10 @@ class TokenSet:
         check_sizes(path, index.sizes)
         return cls(path, index)
 
+    def files(self) -> list[SetFile]:
+        """What training depends on."""
+        return self.train.files() + self.validation.files()
+
     def verify(self) -> None:
         """Read every shard and compare its hash with the index."""
-        check_hashes(self.path, self.index.train + self.index.validation)
+        check_hashes(self.files())

@@ -63,6 +63,8 @@ class LossScale(_Part):
 class State(_Part):
     progress: Progress = Progress()
     choices: Chosen | None = None
+    named_micro: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    """`batch.micro` as the user set it; None where the run chose."""
     horizon: Count | None = None
     loss_scale: LossScale | None = None
     resume: Count | Literal["auto"] = "auto"

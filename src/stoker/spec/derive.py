@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from stoker.spec.run import RunSpec
+from stoker.spec.run import Optim, RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +48,39 @@ def derive(spec: RunSpec, *, samples: int, horizon: int | None = None, step: int
         decay=max(1, decay),
         horizon=horizon,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShortSchedule:
+    """A learning rate that comes to its end before the run does."""
+
+    end: int
+    """The step at which it gets there."""
+    rate: float
+    """What it stays at."""
+    steps: int | None
+    """Planned; None when only a time ends the run."""
+    horizon: int
+
+    def __str__(self) -> str:
+        where = f"step {self.end:,}" + (f" of {self.steps:,}" if self.steps else "")
+        useless = "later steps change nothing" if self.rate == 0 else "later steps train at that rate"
+        if self.end != self.horizon:  # only optim.decay does that
+            return f"the learning rate is {self.rate:.3g} from {where} on: {useless}. A longer optim.decay extends it"
+        wanted = f"optim.horizon={self.steps}" if self.steps else "A larger optim.horizon"
+        return f"the learning rate is {self.rate:.3g} from {where} on: {useless}. {wanted} extends the schedule"
+
+
+def short_schedule(optim: Optim, derived: Derived, *, updates: int = 0) -> ShortSchedule | None:
+    """None where the learning rate lasts as long as the run, as far as that is known after so many updates."""
+    if optim.schedule == "constant" or not derived.horizon:
+        return None
+    end = derived.horizon if optim.schedule == "wsd" else derived.warmup + derived.decay
+    if end < derived.horizon and optim.floor:  # asked for: a decay, and then the floor
+        return None
+    if (updates < end) if derived.steps is None else (derived.steps <= end):
+        return None
+    return ShortSchedule(end=end, rate=optim.lr * optim.floor, steps=derived.steps, horizon=derived.horizon)
 
 
 def _steps(amount: int | float, horizon: int) -> int:

@@ -96,9 +96,9 @@ class Optim(Section):
     decay: Annotated[int | float | None, BeforeValidator(lambda v: _steps_or_share(v))] = None
     """Steps or share of the horizon in which the rate falls. Left out: all after the warm-up; `wsd`: the last 20 %."""
     floor: Fraction = 0.0
-    """Share of `lr` that the rate falls to."""
+    """Share of `lr` that the rate falls to, at the last step of the schedule. With 0 that step changes nothing: step n of the horizon N has the rate that Hugging Face's Trainer gives its step n + 1, so the first step of a warm-up has lr / warmup, not 0."""  # noqa: E501
     horizon: PositiveCount | None = None
-    """Steps the schedule is laid out for. Left out: the steps of `until` when the run first starts."""
+    """Steps the schedule is laid out for. Left out: the steps of `until` when the run first starts; a later `until.steps` does not extend it, this does."""  # noqa: E501
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """The two running averages, such as [0.9, 0.95]."""
     eps: Annotated[Number, Field(gt=0)] = 1e-8

@@ -46,10 +46,20 @@ class Outcome:
 
 class Checkpoints:
     def __init__(
-        self, run: RunDir, me: Ranks, plan: Checkpoint, *, saved: Callable[[int], None] = lambda _step: None
+        self,
+        run: RunDir,
+        me: Ranks,
+        plan: Checkpoint,
+        *,
+        saved: Callable[[int], None] = lambda _step: None,
+        confirm: Callable[[dist.ProcessGroup], str | None] = lambda _group: None,
     ) -> None:
-        """`saved` is told, on the first worker, each step whose checkpoint has become whole."""
-        self.run, self.me, self.plan, self._saved = run, me, plan, saved
+        """`saved` is told, on the first worker, each step whose checkpoint has become whole.
+
+        `confirm` is called by every worker, in the thread that saves and with its group, before a checkpoint counts: it
+        gives the reason when it must not.
+        """
+        self.run, self.me, self.plan, self._saved, self._confirm = run, me, plan, saved, confirm
         # torch's collectives of one group must not be used by two threads at once: saving has a group of its own.
         group = dist.new_group(backend="gloo")
         assert isinstance(group, dist.ProcessGroup)
@@ -78,7 +88,8 @@ class Checkpoints:
         every = self.plan.every
         if every == "auto":
             every = max(SHORTEST_INTERVAL_S, self._cost_s / SHARE_OF_TIME)  # what training waited for the last save
-        return isinstance(every, float) and time.monotonic() - self._last_time >= every
+        saving = self._pending is not None and not self._pending[1].done()  # training would wait for it
+        return isinstance(every, float) and not saving and time.monotonic() - self._last_time >= every
 
     def save(self, step: int, tensors: Tensors, state: Record, *, ledger: Mark | None = None) -> None:
         """Copy now, write beside training. Every worker calls this at the same step, with its own ledger up to it."""
@@ -221,6 +232,7 @@ class Checkpoints:
         problem, files, marks = self._all_told(problem, mine, ledger)
         if marks:
             manifest["ledger"] = self._ledger | {attempt_name(self.me.attempt): asdict(combined(marks))}
+        problem = problem or self._confirm(self._group)
         if self.me.first and problem is None:
             try:
                 _write_manifest(path, manifest, files)

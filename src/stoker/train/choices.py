@@ -24,12 +24,15 @@ class Choices:
     micro: int
     """Sequences a worker runs at once, at most."""
 
-    def keep(self, before: "Choices", *, same_world: bool) -> "Choices":
-        """What was chosen when the run began still holds, as far as this machine can do it."""
+    def keep(self, before: "Choices", *, micro: bool) -> "Choices":
+        """What was chosen when the run began still holds, as far as this machine can do it.
+
+        `micro`: that of the micro-batch too. Not with another number of workers, and not where the run file names it.
+        """
         return Choices(
             precision=before.precision,
             compile=before.compile and lacks_compiler() is None,
-            micro=min(before.micro, self.micro) if same_world else self.micro,
+            micro=min(before.micro, self.micro) if micro else self.micro,
         )
 
 

@@ -1,23 +1,47 @@
 """What rank 0 writes down of a step: metrics.jsonl, TensorBoard, and the speeds between two lines."""
 
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any
 
 from stoker.rundir import Record
 
 TENSORBOARD = "stoker.train.tensorboard"
 
 
-class Board(Protocol):
-    def add(self, record: Record) -> None: ...
-    def close(self) -> None: ...
+class Board:
+    """TensorBoard's files, a courtesy: when they cannot be written, `failed` gets the reason, and training continues.
+
+    TensorBoard takes half a second to load: only the worker that writes it does.
+    """
+
+    def __init__(self, folder: Path, *, failed: Callable[[str], None]) -> None:
+        self._failed = failed
+        self._writer: Any = None
+        self._writer = self._try(lambda: import_module(TENSORBOARD).TensorBoard(folder))
+
+    def add(self, record: Record) -> None:
+        if self._writer:
+            self._try(lambda: self._writer.add(record))
+
+    def close(self) -> None:
+        if self._writer:
+            self._try(self._writer.close)
+
+    def _try(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except Exception as e:  # the writer has error classes of its own, and raises what its thread ran into
+            self._writer = None
+            self._failed(f"TensorBoard's files are not written any more: {in_a_line(e)}")
+            return None
 
 
-def open_board(folder: Path) -> Board:
-    """TensorBoard takes half a second to load: only the worker that writes it does."""
-    return cast(Board, import_module(TENSORBOARD).TensorBoard(folder))
+def in_a_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 class Meter:

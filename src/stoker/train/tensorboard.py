@@ -20,10 +20,8 @@ TAGS = {
     "memory_gib": "memory/peak_gib",
     "loss_scale": "train/loss_scale",
     "skipped": "train/skipped",
-    "loss_ce": "losses/loss_ce",
-    "loss_clm": "losses/loss_clm",
-    "loss_mse": "losses/loss_mse",
 }
+PART = "loss_"  # parts of a loss have names of their own for each objective
 
 
 class TensorBoard:
@@ -32,7 +30,7 @@ class TensorBoard:
         self._writer = EventFileWriter(str(folder))
 
     def add(self, record: Record) -> None:
-        values = {TAGS[key]: value for key, value in record.items() if key in TAGS and value is not None}
+        values = {tag: value for key, value in record.items() if value is not None and (tag := _tag(key))}
         for layer, (largest, smallest) in enumerate(record.get("attention", [])):
             values[f"activations/layer{layer}_attention_weight_max"] = largest
             values[f"activations/layer{layer}_attention_weight_min"] = smallest
@@ -43,3 +41,7 @@ class TensorBoard:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _tag(key: str) -> str | None:
+    return TAGS.get(key) or (f"losses/{key}" if key.startswith(PART) else None)

@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -14,20 +15,21 @@ from stoker.data.sets import open_set
 from stoker.data.stream.feeder import feeder_of
 from stoker.rundir import Exit, Record, RunDir
 from stoker.spec import chips, contract, sizes
-from stoker.spec.derive import derive, micro_batches, share
+from stoker.spec.derive import ShortSchedule, derive, micro_batches, share, short_schedule
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
 from stoker.train import origins
 from stoker.train.batches import Batch, Batches, held_out
 from stoker.train.callbacks import Callbacks
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.choices import Choices, agreed, choose, vocabulary
+from stoker.train.data_check import DataCheck
 from stoker.train.devices import Device
 from stoker.train.dist import Ranks, Word, agree, totals
 from stoker.train.engine import Engine
 from stoker.train.generate import Settings, generate
 from stoker.train.guard import FiniteGuard, Signals
 from stoker.train.launch import launch_of
-from stoker.train.metrics import Meter, open_board
+from stoker.train.metrics import Board, Meter, in_a_line
 from stoker.train.models import model_spec
 from stoker.train.objectives import losses, plain
 from stoker.train.optim import learning_rate
@@ -57,13 +59,15 @@ class Trainer:
         self._told_of_waiting = False
         self.spec = spec = run.spec()
         self.tokens = _open(run)
+        self.data_check = DataCheck(self.tokens, me)
         self.feeder = feeder_of(self.tokens) if me.first else None
         self.callbacks = Callbacks(spec.callbacks if me.first else ())
         teacher = origins.teacher(run, device.torch)
         learnt = model_spec(spec.model.family).objective
         judged = plain(learnt, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
         self.engine = Engine(spec, me, device, judged, teacher=teacher)
-        self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved)
+        confirm = self.data_check.confirm
+        self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved, confirm=confirm)
         self._begin()
         accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
         self.engine.settle(self.choices, accumulation=accumulation, micro=micro)
@@ -86,7 +90,8 @@ class Trainer:
             flops_per_token=self._flops_per_token(),
             peak_flops=peak * me.world if peak else None,
         )
-        self.tensorboard = open_board(run.tensorboard) if me.first and spec.log.tensorboard else None
+        board = me.first and spec.log.tensorboard
+        self.tensorboard = Board(run.tensorboard, failed=self._note) if board else None
 
     def _flops_per_token(self) -> float:
         length, vocab, teacher = self.spec.batch.length, vocabulary(self.spec), self.engine.teacher
@@ -111,6 +116,7 @@ class Trainer:
         self._announce()
         if self.state.step == 0 and self.spec.checkpoint.first:
             self._save()
+        self.data_check.await_small()
         while not self._finished():
             batch = self.batches.get(self.state.step + 1, late=self._is_late)
             word = agree(self._word(batch))
@@ -137,6 +143,7 @@ class Trainer:
         if self.feeder:
             self.feeder.close()
         self.checkpoints.close()
+        self.data_check.close()
         self.ledger.close()
         if self.tensorboard:
             self.tensorboard.close()
@@ -168,18 +175,12 @@ class Trainer:
         )
         if saved and kept["choices"]:
             same_world = saved.manifest.world == self.me.world
-            self.choices = self.choices.keep(Choices(**kept["choices"]), same_world=same_world)
+            named = self.spec.batch.micro or kept["named_micro"]
+            self.choices = self.choices.keep(Choices(**kept["choices"]), micro=same_world and named is None)
         self.choices = agreed(self.choices)
         self._note_what_will_not_happen()
 
     def _note_what_will_not_happen(self) -> None:
-        optim, horizon = self.spec.optim, self.derived.horizon
-        if optim.schedule != "constant" and 0 < horizon <= self.state.updates and not self._finished():
-            rate = learning_rate(optim, self.derived, self.state.updates + 1)
-            self.notes.append(
-                f"the learning rate has come to its end after {horizon} steps and stays at {rate:.3g}; "
-                f"optim.horizon={self.derived.steps} lays it out anew"
-            )
         held_out = self.tokens.validation
         if self.spec.data.validation and held_out.samples(self.spec.batch.length) == 0:
             self.notes.append(
@@ -191,6 +192,9 @@ class Trainer:
             return
         for note in self.notes:
             self.run.add_event("note", rank=0, text=note)
+        if (short := self._short_schedule()) and not self._finished():
+            self.run.add_event("short schedule", rank=0, **asdict(short))
+            print(f"warning: {short}", flush=True)
         self.run.add_event(
             "started",
             rank=0,
@@ -208,6 +212,15 @@ class Trainer:
             self.run.add_event("resumed", rank=0, step=self.state.step, attempt=self.me.attempt)
         self.callbacks.tell("started", self.run.path, self.spec.model_dump(mode="json"), self.state.step)
 
+    def _short_schedule(self) -> ShortSchedule | None:
+        return short_schedule(self.spec.optim, self.derived, updates=self.state.updates)
+
+    def _note_schedule_end(self) -> None:
+        """Of a run that only a time ends: nobody could know at its start."""
+        short = self._short_schedule() if self.derived.steps is None else None
+        if short and short.end == self.state.updates:
+            self._note(str(short))
+
     # one step
 
     def _word(self, batch: Batch | None) -> Word:
@@ -217,7 +230,7 @@ class Trainer:
             tokens=counts.tokens if counts else 0,
             sequences=batch.live if batch else 0,
             stop=self.signals.asked,
-            pause=batch is None or self._launch.has_enough(self.state.step) or (self.me.first and self._must_pause()),
+            pause=batch is None or self._launch.has_enough(self.state.step) or self._must_pause(),
             save=self.me.first and self.checkpoints.overdue(),
         )
 
@@ -248,6 +261,8 @@ class Trainer:
             tokens=self.state.tokens + word.tokens,
             drawn=self.state.drawn + word.sequences,
         )
+        if applied and self.me.first:
+            self._note_schedule_end()
         self.meter.step(tokens=word.tokens, sequences=word.sequences)
         last = self._finished()
         scheduled = spec.eval.every > 0 and step % spec.eval.every == 0
@@ -315,6 +330,7 @@ class Trainer:
         state = {
             "progress": asdict(self.state),
             "choices": asdict(self.choices),
+            "named_micro": self.spec.batch.micro,
             "horizon": self.derived.horizon,
             "loss_scale": self.engine.loss_scale.state(),
         }
@@ -325,6 +341,7 @@ class Trainer:
         self._save()
         problem = self.checkpoints.settle(wait=True)
         if problem:
+            self.data_check.refuse()
             saved = self.run.saved()
             last = f"the checkpoint of step {saved[-1].step} stands" if saved else "no checkpoint stands"
             raise SavedForLater(
@@ -344,6 +361,7 @@ class Trainer:
         self.callbacks.tell("saved", step, self.run.checkpoint(step))
 
     def _pause(self, word: Word) -> Exit:
+        self.data_check.refuse()
         self._save_now()
         self._heed_callbacks()
         problem = self.tokens.problem() or self.batches.problem
@@ -356,16 +374,26 @@ class Trainer:
         return Exit(state="paused", code=code, step=self.state.step, reason=reason)
 
     def _finish(self) -> None:
+        """The run is done and saved: nothing that fails from here on changes that."""
         if not self.spec.model.masked:
             self._write_sample()
-        self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
+        with suppress(OSError):
+            self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
 
     def _write_sample(self) -> None:
-        self.engine.model.eval()
-        tokenizer = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json"))
-        pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
-        text = "".join(piece.text for piece in pieces)
-        self.run.add_event("sample", rank=0, step=self.state.step, text=text)
+        """What it writes by now, as a courtesy; the tokenizer may be gone, or the memory short."""
+        try:
+            self.engine.model.eval()
+            tokenizer = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json"))
+            pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
+            text = "".join(piece.text for piece in pieces)
+            self.run.add_event("sample", rank=0, step=self.state.step, text=text)
+        except Exception as e:  # the library of tokenizers raises nothing narrower
+            self._note(f"no sample of what the model writes: {in_a_line(e)}")
+
+    def _note(self, text: str) -> None:
+        with suppress(OSError):
+            self.run.add_event("note", rank=0, text=text)
 
     def _finished(self) -> bool:
         steps, patience = self.derived.steps, self.spec.until.patience
@@ -379,7 +407,9 @@ class Trainer:
         return f"no better validation loss in {self.state.evaluations_without_gain} evaluations"
 
     def _must_pause(self) -> bool:
-        return self._launch.time_is_up() or self.callbacks.problem is not None
+        if self.data_check.problem:
+            return True
+        return self.me.first and (self._launch.time_is_up() or self.callbacks.problem is not None)
 
 
 def _open(run: RunDir) -> AnySet:
