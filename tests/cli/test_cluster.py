@@ -151,6 +151,31 @@ def test_other_verbs_say_that_nobody_answers(words: list[str], run: RunDir, caps
     assert "of context lab does not answer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["eval"], ["generate", "x"], ["export"], ["replay", "--step", "1"]])
+def test_verbs_that_need_the_records_here_say_where_they_are_and_what_to_type(
+    words: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, *more = words
+    assert main([verb, run.name, *more]) == 2
+    said = capsys.readouterr().err
+    assert "lives in a cluster" in said
+    assert "in runs/demo-abcd on volume claim 'training' in namespace default of context lab" in said
+    assert "Copy it here with: stoker cp demo-abcd: ./demo-abcd-copy, then name the copy: ./demo-abcd-copy" in said
+
+
+def test_a_run_in_a_cluster_is_no_origin_of_another_before_it_was_copied(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "data=x", "until.steps=1", f"init={run.name}"]) == 2
+    assert "stoker cp demo-abcd: ./demo-abcd-copy" in capsys.readouterr().err
+
+
+def test_a_run_in_a_cluster_does_not_start_again_here(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.path.parent / "here.yaml").write_text(f"name: {run.name}\ndata: x\nuntil: {{steps: 1}}\n")
+    assert main(["train", "runs/here.yaml", "on.device=cpu"]) == 2
+    assert "lives in a cluster" in capsys.readouterr().err
+
+
 def test_python_does_not_take_a_run_in_a_cluster_for_one_here(run: RunDir) -> None:
     there = open_run(run.path)
     for ask in (there.events, there.metrics, lambda: list(there.logs())):

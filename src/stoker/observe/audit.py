@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.ledger import AttemptLedger, LedgerStep, read
+from stoker.data.located import HEADS, missing, token_folder
 from stoker.observe.shares import Shares, Source
 from stoker.rundir import RunDir, read_lines
 from stoker.spec.derive import derive
@@ -52,7 +53,7 @@ def audit(run: RunDir) -> Audit:
     """Follow the line of attempts that survived, and check every step of it."""
     result = Audit()
     length = run.spec().batch.length
-    stream = _opened(Path(run.data().shards), run.data().key, length, result)
+    stream = _opened(run, length, result)
     samples = stream.samples
     try:
         attempts = read(run.ledger)
@@ -264,7 +265,10 @@ class _Mixture:
         return _hash(self.row, ids, self.samples)
 
 
-def _opened(folder: Path, key: str, length: int, result: Audit) -> "_Stream | _Mixture":
+def _opened(run: RunDir, length: int, result: Audit) -> "_Stream | _Mixture":
+    folder, key = token_folder(run), run.data().key
+    if not any((folder / name).is_file() for name in HEADS):
+        raise missing(run, folder)
     return (_Mixture if (folder / "mix.json").is_file() else _Stream)(folder, key, length, result)
 
 
