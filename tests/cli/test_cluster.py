@@ -109,6 +109,7 @@ def test_nothing_is_prepared_when_nobody_answers(
         (["train", *ON], "on.kind is kubernetes, and stoker train trains here. Run: stoker launch"),
         (["launch", "on.kind=local", "-o", "x"], "-o writes Kubernetes objects"),
         (["launch", "on.kind=kubernetes", "--dry-run"], "on.image is missing"),
+        (["launch", *ON, "script=train.py", "--dry-run"], "nothing brings the script to the pods. Set on.registry="),
         (["launch", *ON, "on.context=lob"], "has no context 'lob'. Did you mean lab?"),
         (["launch", *ON, "secrets=[NOT_SET_ANYWHERE]"], "the variable NOT_SET_ANYWHERE, which is not set"),
         (["check", "cube"], "knows no 'cube'"),
@@ -118,7 +119,8 @@ def test_nothing_is_prepared_when_nobody_answers(
 def test_mistakes_are_one_line(
     words: list[str], said: str, out_of_reach: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = words if words[0] == "check" else [*words, "data=x", "until.steps=1"]
+    bare = words[0] == "check" or "script=train.py" in words
+    given = words if bare else [*words, "data=x", "until.steps=1"]
     assert main(given) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -220,6 +222,6 @@ def test_the_guides_run_files_are_run_files(out_of_reach: Path, tmp_path: Path) 
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:
-        (tmp_path / "run.yaml").write_text(block if "script:" in block else f"script: train.py\n{block}")
+        (tmp_path / "run.yaml").write_text(block if "script:" in block else f"script: /app/train.py\n{block}")
         assert main(["launch", "run.yaml", "--dry-run"]) == 0
     assert out_of_reach.is_file()
