@@ -109,6 +109,7 @@ def test_nothing_is_prepared_when_nobody_answers(
         (["train", *ON], "on.kind is kubernetes, and stoker train trains here. Run: stoker launch"),
         (["launch", "on.kind=local", "-o", "x"], "-o writes Kubernetes objects"),
         (["launch", "on.kind=kubernetes", "--dry-run"], "on.image is missing"),
+        (["launch", *ON, "script=train.py", "--dry-run"], "nothing brings the script to the pods. Set on.registry="),
         (["launch", *ON, "on.context=lob"], "has no context 'lob'. Did you mean lab?"),
         (["launch", *ON, "secrets=[NOT_SET_ANYWHERE]"], "the variable NOT_SET_ANYWHERE, which is not set"),
         (["check", "cube"], "knows no 'cube'"),
@@ -118,7 +119,8 @@ def test_nothing_is_prepared_when_nobody_answers(
 def test_mistakes_are_one_line(
     words: list[str], said: str, out_of_reach: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = words if words[0] == "check" else [*words, "data=x", "until.steps=1"]
+    bare = words[0] == "check" or "script=train.py" in words
+    given = words if bare else [*words, "data=x", "until.steps=1"]
     assert main(given) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -149,6 +151,31 @@ def test_other_verbs_say_that_nobody_answers(words: list[str], run: RunDir, caps
     verb, *more = words
     assert main([verb, run.name, *more]) == 2
     assert "of context lab does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["eval"], ["generate", "x"], ["export"], ["replay", "--step", "1"]])
+def test_verbs_that_need_the_records_here_say_where_they_are_and_what_to_type(
+    words: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, *more = words
+    assert main([verb, run.name, *more]) == 2
+    said = capsys.readouterr().err
+    assert "lives in a cluster" in said
+    assert "in runs/demo-abcd on volume claim 'training' in namespace default of context lab" in said
+    assert "Copy it here with: stoker cp demo-abcd: ./demo-abcd-copy, then name the copy: ./demo-abcd-copy" in said
+
+
+def test_a_run_in_a_cluster_is_no_origin_of_another_before_it_was_copied(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "data=x", "until.steps=1", f"init={run.name}"]) == 2
+    assert "stoker cp demo-abcd: ./demo-abcd-copy" in capsys.readouterr().err
+
+
+def test_a_run_in_a_cluster_does_not_start_again_here(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.path.parent / "here.yaml").write_text(f"name: {run.name}\ndata: x\nuntil: {{steps: 1}}\n")
+    assert main(["train", "runs/here.yaml", "on.device=cpu"]) == 2
+    assert "lives in a cluster" in capsys.readouterr().err
 
 
 def test_python_does_not_take_a_run_in_a_cluster_for_one_here(run: RunDir) -> None:
@@ -195,6 +222,6 @@ def test_the_guides_run_files_are_run_files(out_of_reach: Path, tmp_path: Path) 
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:
-        (tmp_path / "run.yaml").write_text(block if "script:" in block else f"script: train.py\n{block}")
+        (tmp_path / "run.yaml").write_text(block if "script:" in block else f"script: /app/train.py\n{block}")
         assert main(["launch", "run.yaml", "--dry-run"]) == 0
     assert out_of_reach.is_file()

@@ -31,6 +31,7 @@ OWN = {  # what makes one differ from the next: each key is seen in some manifes
 
 OF_KIND = {  # what one kind of job alone has
     ("03-script", "trainjob"): ("on.runtime=torch-distributed",),
+    ("04-own-code", "job"): ("on.network_policy=true",),
     ("05-bert", "pytorchjob"): ("on.autoscale={cpu: 80}",),
     ("05-bert", "vcjob"): ("on.queue=nlp", "on.queue_make={weight: 2, capability: {cpu: 384}}"),
     ("06-llama", "jobset"): ("on.queue=research",),  # Kueue's

@@ -11,7 +11,7 @@ import yaml
 from stoker.kube import Forbidden, LoggedOut, Unreachable, connect
 from stoker.kube.connect import contexts
 from stoker.kube.kinds import KINDS
-from stoker.kube.refusals import Refused, forbidden, refusal, role_for
+from stoker.kube.refusals import Refused, forbidden, refusal
 from stoker.spec.errors import UserError
 from stoker.supervise.port import free_port
 
@@ -129,17 +129,10 @@ def test_a_server_that_is_no_api_server_is_told(
 def test_what_is_forbidden_comes_with_the_role_that_would_allow_it() -> None:
     error = forbidden(verb="create", kind=KINDS["Job"], namespace="team", who="context lab")
     assert error.problem == "you may not create jobs in namespace team of context lab"
-    role = yaml.safe_load(error.remedy.partition("\n")[2])
+    role, _ = yaml.safe_load_all(error.remedy.partition("\n")[2])
     assert role["kind"] == "Role"
-    assert role["metadata"] == {"name": "stoker", "namespace": "team"}
+    assert role["metadata"] == {"name": "stoker-jobs", "namespace": "team"}
     assert role["rules"] == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "patch"]}]
-
-
-def test_a_right_that_is_of_no_namespace_needs_a_cluster_role() -> None:
-    rights = [("list", KINDS["Node"]), ("get", KINDS["Pod"]), ("list", KINDS["Pod"])]
-    role = role_for(rights, namespace="team")
-    assert role["kind"] == "ClusterRole"
-    assert role["rules"][1] == {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
 
 
 def answer(message: str, *, verb: str = "patch", code: int = 403) -> Refused:
@@ -151,6 +144,8 @@ def test_a_missing_right_is_told_by_the_servers_own_words() -> None:
     said = 'pods "x" is forbidden: User "ann" cannot create resource "pods" in API group "" in the namespace "team"'
     assert isinstance(answer(said), Forbidden)
     assert answer(said).problem == "you may not create pods in namespace team of context lab"
+    _, binding = yaml.safe_load_all(answer(said).remedy.partition("\n")[2])
+    assert binding["subjects"] == [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "ann"}]
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,7 @@ def test_a_missing_right_is_named_with_the_role_that_gives_it(
     assert not nobody.allowed("list", "Pod")
     with pytest.raises(Forbidden, match=f"you may not list pods in namespace {namespace.name}") as refused:
         list(nobody.list("Pod"))
-    role = refused.value.remedy.partition("\n")[2]
-    namespace.kubectl("apply", "--filename=-", input=role)
-    namespace.kubectl("create", "rolebinding", "x", "--role=stoker", f"--serviceaccount={namespace.name}:nobody")
+    namespace.kubectl("apply", "--filename=-", input=refused.value.remedy.partition("\n")[2])
     until(lambda: nobody.allowed("list", "Pod"), every_s=0.2)
     assert list(nobody.list("Pod")) == []
 
@@ -196,8 +194,7 @@ def test_check_kube_prints_the_role_that_would_do(lab, namespace, tmp_path: Path
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert "create jobs" in found["rights"]["found"]
     role = found["rights"]["remedy"].partition("\n")[2]
-    namespace.kubectl("apply", "--filename=-", input=role)
-    namespace.kubectl("create", "rolebinding", "x", "--role=stoker", f"--serviceaccount={namespace.name}:nobody")
+    namespace.kubectl("apply", "--filename=-", input=role)  # with the binding that gives it
     assert "portforward" not in role
     assert "pytorchjobs" not in role
     until(lambda: connect(namespace=namespace.name).allowed("list", "Pod"), every_s=0.2)

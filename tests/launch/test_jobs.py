@@ -70,6 +70,40 @@ def test_a_script_lies_where_its_image_has_it_and_its_words_stay_words(job: str,
     assert command[command.index("--") :] == ["--", "python3", place, "a", "$$(B)"]
 
 
+@pytest.mark.parametrize("job", KINDS)
+def test_the_supervisor_has_the_variables_of_the_run_too(job: str) -> None:
+    words = ["env.PYTHONPATH=/lent", "env.OMP_NUM_THREADS=3", "env.WORD=$(HOME)", "env.STOKER_PORT=1", "on.cpu=8"]
+    for pod in pods(planned(job, *words)):
+        given = {one["name"]: one.get("value") for one in container(pod)["env"]}
+        assert given["PYTHONPATH"] == "/lent"
+        assert given["OMP_NUM_THREADS"] == "3"
+        assert given["WORD"] == "$$(HOME)", "Kubernetes would put a variable there"
+        assert given["STOKER_PORT"] == "29400"
+        assert len(given) == len(container(pod)["env"]), "each of them once"
+
+
+@pytest.mark.parametrize("job", KINDS)
+def test_a_run_that_asks_for_it_is_closed_to_all_pods_but_its_own(job: str) -> None:
+    assert not any(one["kind"] == "NetworkPolicy" for one in planned(job).objects)
+    submission = planned(job, "on.network_policy=true")
+    policy = submission.objects[0]
+    assert policy["kind"] == "NetworkPolicy"
+    chosen = policy["spec"]["podSelector"]["matchLabels"]
+    assert policy["spec"] == {
+        "podSelector": {"matchLabels": chosen},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": {"matchLabels": chosen}}]}],
+    }
+    for pod in pods(submission):
+        assert chosen.items() <= pod["metadata"]["labels"].items()
+    assert policy in job_kind(job).trials(submission.objects)
+
+
+def test_a_policy_that_would_do_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="network_policy does nothing for pods in the network of their node"):
+        planned("job", "on.network_policy=true", "on.pod={spec: {hostNetwork: true}}")
+
+
 def test_a_plain_job_restarts_what_asks_for_it_and_ends_at_what_is_fatal() -> None:
     spec = planned("job", "on.nodes=3").objects[-1]["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)

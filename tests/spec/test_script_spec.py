@@ -33,6 +33,26 @@ def test_what_a_script_brings_itself_is_refused_beside_it(tmp_path: Path, line: 
         load(write(tmp_path, f"script: train.py\n{line}\n"), [])
 
 
+ON = "on: {kind: kubernetes, image: team/torch}\n"
+
+
+@pytest.mark.parametrize("script", ["train.py", "./train.py", "~/train.py"])
+def test_a_script_that_nothing_brings_to_the_pods_is_refused(tmp_path: Path, script: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    file = write(tmp_path, f"script: {script}\n{ON}")
+    with pytest.raises(UserError, match=rf"mine\.yaml:1: script {script} is a file on this machine") as told:
+        assert load(file, []).launchable
+    assert "on.registry=" in told.value.remedy
+    assert "script: /app/train.py" in told.value.remedy
+    assert load(file, ["on.registry=team/runs"]).launchable.script.endswith("/train.py")
+    assert load(file, ["on.kind=local", "on.image=null"]).launchable
+    assert load(file, []).spec, "other verbs, such as image build, may have a place for it"
+
+
+def test_a_path_in_the_image_is_left_as_it_was_written(tmp_path: Path) -> None:
+    assert load(write(tmp_path, f"script: /app/train.py\n{ON}"), []).launchable.script == "/app/train.py"
+
+
 def test_arguments_without_a_script_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="args has no effect: there is no script"):
         load(write(tmp_path, "data: x\nuntil: {steps: 1}\nargs: [a]\n"), [])

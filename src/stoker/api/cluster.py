@@ -22,7 +22,8 @@ from stoker.launch.transfer.meter import Progress as Carried
 from stoker.observe.cluster import view
 from stoker.rundir import Exit, PlaceRef, RunDir
 from stoker.spec import contract
-from stoker.spec.run import AnySpec
+from stoker.spec.code import is_code
+from stoker.spec.run import AnySpec, ScriptSpec
 
 POLL = 2.0  # seconds between two looks at a job: each is a request
 ENDED: dict[str, tuple[Literal["done", "paused", "failed"], int]] = {
@@ -51,7 +52,7 @@ def plan(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: None
     backend = Kubernetes.of(spec.on, say)
     facts = backend.discover()
     submission = backend.plan(spec, facts, run.path)
-    warnings = [*left_behind(run, place_of(submission)), *backend.check(spec, facts, submission)]
+    warnings = [*left_behind(run, place_of(submission)), *from_image(spec), *backend.check(spec, facts, submission)]
     return Planned(backend=backend, facts=facts, submission=submission, warnings=warnings)
 
 
@@ -67,6 +68,17 @@ def left_behind(run: RunDir, place: PlaceRef) -> list[str]:
     ]
 
 
+def from_image(spec: AnySpec) -> list[str]:
+    """A warning, where code that is on this machine too is taken from the image: nothing brings it there."""
+    if spec.on.registry:
+        return []
+    if isinstance(spec, ScriptSpec):
+        here = [f"script {spec.script}"] if Path(spec.script).exists() else []
+    else:
+        here = [word for word in (spec.model.family, *spec.callbacks) if is_code(word)]
+    return [f"{what} must be in the image: without on.registry nothing brings your code there" for what in here]
+
+
 def plan_dry(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: None) -> Planned:
     """As `plan`; without a cluster as well, unchecked."""
     try:
@@ -74,7 +86,8 @@ def plan_dry(spec: AnySpec, run: RunDir, say: Callable[[str], None] = lambda _: 
     except (Unreachable, LoggedOut) as e:
         warning = f"not checked: {e.problem}"
         facts = replace(NO_CLUSTER, namespace=namespace_of(spec.on.context))
-        return Planned(backend=None, facts=facts, submission=plan_objects(spec, facts, run.path), warnings=[warning])
+        submission = plan_objects(spec, facts, run.path)
+        return Planned(backend=None, facts=facts, submission=submission, warnings=[warning, *from_image(spec)])
 
 
 def with_image(spec: AnySpec, progress: Building = lambda *_: None) -> AnySpec:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stoker.api.origins import Origin, as_begun, check_tokenizer, hold, settle
 from stoker.data.files import covers, is_there
+from stoker.data.located import token_folder
 from stoker.data.mixture import Mixture
 from stoker.data.pairs import AnySet, Pairs, PairSet
 from stoker.data.prepare import Progress, ignore, is_prepared
@@ -16,6 +17,7 @@ from stoker.data.remote.transfer import RemoteError
 from stoker.data.sets import is_set, open_set, set_of
 from stoker.rundir import DataRef, Exit, RunDir
 from stoker.rundir.checkpoint import State
+from stoker.rundir.elsewhere import refuse_elsewhere
 from stoker.rundir.progress import lost, saved_step
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
@@ -27,7 +29,6 @@ from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 from stoker.storage.mirror import pull, run_dir
 from stoker.storage.store import StoreError
 
-PREPARED = ".prepared"
 VOCAB_ROUNDING = 128  # a vocabulary may be padded up to a multiple of this, for the matrix units
 
 
@@ -53,6 +54,8 @@ class OpenedTraining(Opened):
 def begin(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Opened:
     """Create the run, its data prepared, or open the one that is there if it is the same."""
     run = RunDir(runs / spec.name)
+    if spec.on.kind == "local":
+        refuse_elsewhere(run)  # what it has trained is on a volume, and it would start from step 0 here
     pull(run, resume=None if isinstance(spec, ScriptSpec) else spec.checkpoint.resume)
     _refuse_another_kind(run, spec)
     if isinstance(spec, ScriptSpec):
@@ -81,7 +84,7 @@ def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
 
 def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> OpenedTraining:
     run = RunDir(runs / spec.name)
-    store = runs.absolute() / PREPARED
+    store = runs.absolute() / contract.PREPARED_DIR
     _refuse_inside_data(run, spec)
     _check_own_code(spec)
     if run.exists():
@@ -163,7 +166,7 @@ def _kept(run: RunDir, spec: RunSpec) -> AnySet | None:
 
 def _began_with(run: RunDir) -> AnySet | None:
     began = run.data()
-    folder = Path(began.shards)
+    folder = token_folder(run)
     if not is_set(folder):
         return None
     tokens = open_set(folder)

@@ -17,6 +17,7 @@ from stoker.data.tokenizer import has_tokenizer, load_folder
 from stoker.data.tokenizer import load as load_tokenizer
 from stoker.observe.runs import find
 from stoker.rundir import OriginRef, RunDir, Saved
+from stoker.rundir.elsewhere import refuse_elsewhere
 from stoker.spec import contract, forms
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
@@ -175,6 +176,7 @@ def _open(word: str, runs: Path, *, key: str) -> Origin:
         raise UserError(
             f"{key}: {e.problem}, and no folder with {forms.CONFIG_FILE} of that name", remedy=e.remedy
         ) from e
+    refuse_elsewhere(run)
     saved = run.saved()
     if not saved:
         raise UserError(f"{key}: run '{run.name}' has no checkpoint yet", remedy="Wait for its first one")

@@ -146,12 +146,16 @@ def submit(
     outlives this process. Raises UserError when something is wrong with what was asked for; then nothing was started.
     """
     folder = place(runs)
-    return go_on(unique_name(load(spec, *words), folder), runs=folder, progress=progress)
+    return go_on(unique_name(_loaded(spec, *words).launchable, folder), runs=folder, progress=progress)
 
 
 def load(spec: AnySpec | Path | str, *words: str) -> AnySpec:
     """The spec that a run file, or another spec, and `key=value` words describe. Raises UserError."""
-    return loading.load(Path(spec).expanduser() if isinstance(spec, (Path, str)) else spec, words).spec
+    return _loaded(spec, *words).spec
+
+
+def _loaded(spec: AnySpec | Path | str, *words: str) -> loading.Loaded:
+    return loading.load(Path(spec).expanduser() if isinstance(spec, (Path, str)) else spec, words)
 
 
 def unique_name(spec: AnySpec, runs: Path) -> AnySpec:

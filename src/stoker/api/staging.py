@@ -18,7 +18,6 @@ from stoker.rundir import OriginRef, PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 
-KEY_LENGTH = 32  # characters of a key in a folder's name
 OTHER_WEIGHTS = (".h5", ".msgpack", ".onnx", ".ot", ".gguf")  # the same weights for other programs
 SNAPSHOTS = "snapshots"  # in the hub's cache the files of a model are links into the folder around it
 
@@ -88,7 +87,7 @@ def _tokens(folder: Path, key: str) -> list[Item]:
         record = json.loads((folder / MIX_FILE).read_text())
         for source in record["sources"]:
             others += _tokens(folder / source["folder"], source["key"])
-            source["folder"] = f"../{source['key'][:KEY_LENGTH]}"
+            source["folder"] = f"../{source['key'][: contract.KEY_LENGTH]}"
         files[MIX_FILE] = _json(record)
     return [*others, Item(files=files, into=_below(contract.VOLUME_DATA, key), key=key)]
 
@@ -114,7 +113,7 @@ def _once(items: list[Item]) -> list[Item]:
 
 
 def _below(where: str, key: str) -> str:
-    return f"{where}/{key[:KEY_LENGTH]}"
+    return f"{where}/{key[: contract.KEY_LENGTH]}"
 
 
 def _there(where: str, key: str) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from stoker.cli.places import runs_argument
 from stoker.launch.transfer import client
 from stoker.launch.transfer.meter import Progress
 from stoker.launch.transfer.send import copied_item
+from stoker.observe.run_copy import copied_to, copy_run, copy_tokens, run_named, weights_left
 from stoker.observe.runs import find
 from stoker.rundir import RunDir
 from stoker.spec import contract
@@ -21,6 +23,7 @@ from stoker.spec.errors import UserError
 HOW = """\
 RUN:/path is a path on the run's volume, RUN:path one in the run's folder there. Run again after a cut, it goes on.
 
+  stoker cp my-run-x1y2: ./my-copy          the whole run and its token set: for audit, eval, generate, export ./my-copy
   stoker cp books/ notes.txt my-run-x1y2:/data/
   stoker cp my-run-x1y2:checkpoints/step-000001000 .
   stoker cp s3://bucket/set.tar my-run-x1y2:/data --extract --anonymous
@@ -37,6 +40,7 @@ def cp_arguments(parser: argparse.ArgumentParser) -> None:
         "words", nargs="+", metavar="FROM… TO", help="files and folders here, RUN:path, or s3://… gs://…"
     )
     runs_argument(parser)
+    parser.add_argument("--no-tokens", action="store_true", help="copy a run without the token set of its training")
     parser.add_argument("--extract", action="store_true", help="unpack the archive there (tar, tar.gz, zip)")
     parser.add_argument("--anonymous", action="store_true", help="read the bucket without credentials")
     parser.add_argument("--region", help="of the bucket, where it is not the pods' own")
@@ -81,10 +85,32 @@ def _download(args: argparse.Namespace, sources: list[There], target: Path) -> i
         raise UserError(f"{target} is no folder", remedy=f"Make it with: mkdir -p {target}")
     for source in sources:
         remote = _remote(args, source.run)
+        path = _below(remote, source.path)
+        if name := run_named(path):
+            _copy_run(args, remote, name, target)
+            continue
         with transferring("fetching") as progress:
-            done = client.download(remote, _below(remote, source.path), target, progress)
+            done = client.download(remote, path, target, progress)
         _told(args, done, str(target))
     return contract.EXIT_DONE
+
+
+def _copy_run(args: argparse.Namespace, remote: Any, name: str, target: Path) -> None:
+    """A whole run directory comes with all that audit, eval, generate and export need of it."""
+    copy = copied_to(target, name)
+    with transferring("fetching") as progress:
+        done = copy_run(remote, name, copy, progress)
+    _told(args, done, str(copy.path))
+    if args.no_tokens:
+        return
+    with transferring("fetching its token set") as progress:
+        for folder, fetched in copy_tokens(remote, copy, progress):
+            if fetched:
+                _told(args, fetched, str(folder))
+            elif not args.json:
+                print(f"{folder}: its token set is here already")
+    for command in weights_left(copy, name):
+        print(f"stoker: only replay needs the weights that it began with: {command}", file=sys.stderr)
 
 
 def _bring(args: argparse.Namespace, urls: list[str], target: There) -> int:

@@ -88,9 +88,9 @@ def _wanted(args: argparse.Namespace) -> tuple[AnySpec, Path]:
     """The spec, and the folder that its run is or will be in."""
     first, words = file_and_words(args.words, verb="launch")
     if first is None or Path(first).is_file() or Path(first).suffix in (".yaml", ".yml"):
-        return unique_name(load(Path(first) if first else None, words).spec, args.runs), args.runs
+        return unique_name(load(Path(first) if first else None, words).launchable, args.runs), args.runs
     run = find(first, args.runs)
-    spec = load(run.path / contract.SPEC_FILE, words).spec
+    spec = load(run.path / contract.SPEC_FILE, words).launchable
     if args.new:
         return unique_name(spec, args.runs), args.runs
     if any(word.startswith("name=") for word in words):

@@ -17,6 +17,7 @@ from stoker.data.passages import Passage
 from stoker.observe.batch import SampleView, StepBatch, batch, documents, line, reached, token_set
 from stoker.observe.runs import find
 from stoker.rundir import Record, RunDir
+from stoker.rundir.elsewhere import refuse_elsewhere
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 
@@ -41,6 +42,7 @@ def replay(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise UserError(f"{option} is {value}", remedy=f"Give a number from 1, such as {option} 1")
     run = find(args.run, args.runs)
+    refuse_elsewhere(run)
     run.spec()  # of a script nothing is known
     reached(run, line(run), args.step)
     tokens = token_set(run)

@@ -79,7 +79,7 @@ def _app(file: str, words: Sequence[str], call: Call) -> AppDef:
 
 def _spec(file: Path, words: Sequence[str], call: Call) -> AnySpec:
     ours = ["on.kind=kubernetes", "on.job=vcjob", *([f"on.queue={call.queue}"] if call.queue else [])]
-    spec = load(file, [*words, *ours]).spec
+    spec = load(file, [*words, *ours]).launchable
     said = spec.on.namespace or call.namespace
     if said != call.namespace:
         raise UserError(

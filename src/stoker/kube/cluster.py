@@ -19,6 +19,7 @@ PAGE = 250  # objects in one answer: 5,000 pods are read in twenty, and never he
 GONE = 410
 RETRIES = 30  # seconds that a watch waits for a server that is gone
 REVIEW = Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
+WHOAMI = Kind("SelfSubjectReview", "authentication.k8s.io/v1", "selfsubjectreviews", namespaced=False)
 GROUPS = Kind("APIGroup", "v1", "apis", namespaced=False)
 VERSION = Kind("version", "v1", "version", namespaced=False)
 
@@ -269,6 +270,16 @@ class Cluster:
         }
         response = self._session.request("POST", REVIEW.path(None), json=review, verb="create", kind=REVIEW)
         return bool(response.json()["status"]["allowed"])
+
+    def user(self) -> str | None:
+        """What the server calls you; None where it does not say."""
+        asked = {"apiVersion": WHOAMI.version, "kind": WHOAMI.name}
+        try:
+            response = self._session.request("POST", WHOAMI.path(None), json=asked, verb="create", kind=WHOAMI)
+        except Refused:
+            return None  # before Kubernetes 1.28
+        name = (response.json().get("status") or {}).get("userInfo", {}).get("username")
+        return name if isinstance(name, str) else None
 
     def serves(self, kind_name: str) -> bool:
         """Whether the server knows that kind: a kind of an operator's is there once its CRD is."""

@@ -5,14 +5,15 @@ import re
 from typing import Any
 
 import httpx
-import yaml
 
 from stoker.kube.kinds import Kind
 from stoker.kube.kubectl import kubectl
+from stoker.kube.rights import grant
 from stoker.spec.errors import UserError
 
 NOT_FOUND = 404
 CANNOT = re.compile(r'cannot (\w+) resource "[^"]*" in API group "[^"]*"(?: in the namespace "([^"]*)")?')
+USER = re.compile(r'User "([^"]+)" cannot')
 TOGETHER = ("create", "patch")  # to apply an object takes both
 READS = ("get", "list", "watch")  # nothing but a missing right forbids these
 HOOK = "failed calling webhook"
@@ -78,7 +79,9 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
             code=code,
         )
     if code == 403 and (named := CANNOT.search(message)):
-        return forbidden(verb=named[1], kind=kind, namespace=named[2] or namespace, who=who, code=code)
+        user = USER.search(message)
+        where = named[2] or namespace
+        return forbidden(verb=named[1], kind=kind, namespace=where, who=who, code=code, user=user[1] if user else None)
     if code == NOT_FOUND and f'namespaces "{namespace}" not found' in message:
         return Refused(
             f"{who} has no namespace '{namespace}'", remedy=f"Run: {_kubectl(who)} create ns {namespace}", code=code
@@ -102,33 +105,18 @@ def refusal(response: httpx.Response, *, verb: str, kind: Kind, name: str, names
     return refused(problem, remedy=remedy, code=code)
 
 
-def forbidden(*, verb: str, kind: Kind, namespace: str | None, who: str, code: int = 403) -> Forbidden:
+def forbidden(
+    *, verb: str, kind: Kind, namespace: str | None, who: str, code: int = 403, user: str | None = None
+) -> Forbidden:
+    """`user`: who was refused, where the server has named them."""
     where = f" in namespace {namespace}" if kind.namespaced and namespace else ""
     verbs = TOGETHER if verb in TOGETHER and "/" not in kind.plural else (verb,)
-    role = role_for([(one, kind) for one in verbs], namespace=namespace)
+    rights = [(one, kind) for one in verbs]
     return Forbidden(
         f"you may not {verb} {kind.plural}{where} of {who}",
-        remedy=f"Ask its administrator for this:\n{yaml.safe_dump(role, sort_keys=False)}",
+        remedy=grant(rights, namespace=namespace, name=f"stoker-{kind.plural.replace('/', '-')}", user=user),
         code=code,
     )
-
-
-def role_for(rights: list[tuple[str, Kind]], *, namespace: str | None, name: str = "stoker") -> dict[str, Any]:
-    """The Role, or ClusterRole where one of them is of no namespace, that gives these rights and no others."""
-    inside = bool(namespace) and all(kind.namespaced for _, kind in rights)
-    verbs: dict[tuple[str, str], list[str]] = {}
-    for verb, kind in rights:
-        verbs.setdefault((kind.group, kind.plural), []).append(verb)
-    rules = [
-        {"apiGroups": [group], "resources": [plural], "verbs": sorted(set(some))}
-        for (group, plural), some in verbs.items()
-    ]
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role" if inside else "ClusterRole",
-        "metadata": {"name": name} | ({"namespace": namespace} if inside else {}),
-        "rules": rules,
-    }
 
 
 def unreachable(error: Exception, *, server: str, who: str) -> Unreachable:

@@ -1,5 +1,6 @@
 """What a cluster has for runs, what it lacks, and the command that mends each lack."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +9,7 @@ import yaml
 from stoker.kube import Cluster, Forbidden, Object, connect
 from stoker.kube.kinds import KINDS as API_KINDS
 from stoker.kube.kinds import Kind
-from stoker.kube.refusals import role_for
+from stoker.kube.rights import grant
 from stoker.launch.check import Finding
 from stoker.launch.inventory import Inventory, grouped
 from stoker.launch.jobs import KINDS, job_kind
@@ -42,12 +43,15 @@ OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {  # the same, where a kind of
     "trainjob": {"TrainJob": ("get", "list", *WRITE), "TrainingRuntime": WRITE, "JobSet": ("get", "delete")},
     "vcjob": {"Job.batch.volcano.sh": ("get", "list", *WRITE)},
 }
+OF_POLICY = {"NetworkPolicy": WRITE}
 CONTROLLERS = {  # labels of their Deployments, as each comes from its own manifests or its own chart
     "pytorchjob": [{"control-plane": "kubeflow-training-operator"}],
     "jobset": [{"app.kubernetes.io/name": "jobset"}],
     "trainjob": [{"app.kubernetes.io/name": "trainer"}],
     "vcjob": [{"app": "volcano-admission"}, {"app": "volcano-controller"}, {"app": "volcano-scheduler"}],
 }
+SHARES = re.compile(r"nfs|efs|fsx|filestore|cephfs|file\.csi\.azure|glusterfs|lustre|beegfs|weka|gpfs|juicefs")
+UNKNOWN_CLASS = "CLASS"
 INIT_FLAG = "--pytorch-init-container-image"
 DNS = {"kubernetes.io/service-name": "kube-dns"}
 
@@ -87,26 +91,38 @@ def _namespace(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _rights(cluster: Cluster) -> Iterator[Finding]:
-    yield _allowed(cluster, "rights", USED, job=None)
+    yield _allowed(cluster, "rights", USED)
     for name, used in OF_KINDS.items():
         if all(cluster.serves(one) for one in job_kind(name).NEEDS):
-            yield _allowed(cluster, f"{name} rights", used, job=name)
+            yield _allowed(
+                cluster, f"{name} rights", used, of=f"{name}s", asks=f"on.job={name}", otherwise="on.job=job"
+            )
+    asks, otherwise = "on.network_policy", "a run without on.network_policy"
+    yield _allowed(cluster, "policy rights", OF_POLICY, of="network-policies", asks=asks, otherwise=otherwise)
 
 
-def _allowed(cluster: Cluster, name: str, used: Mapping[str, tuple[str, ...]], *, job: str | None) -> Finding:
-    """`job`: the kind of job that needs them; None: every run."""
+def _allowed(
+    cluster: Cluster,
+    name: str,
+    used: Mapping[str, tuple[str, ...]],
+    *,
+    of: str = "",
+    asks: str = "",
+    otherwise: str = "",
+) -> Finding:
+    """`asks`: what in a run file needs them, and `otherwise` what does without; left out: every run needs them."""
     rights = [(verb, _resource(one)) for one, verbs in used.items() for verb in verbs]
-    needed = job is None
+    needed = not asks
     with ThreadPoolExecutor(8) as pool:
         answers = pool.map(lambda one: _may(cluster, *one), rights)
         lacking = [right for right, allowed in zip(rights, answers, strict=True) if not allowed]
     if not lacking:
-        what = "that are needed" if needed else f"that on.job={job} needs"
+        what = "that are needed" if needed else f"that {asks} needs"
         return Finding(name=name, ok=True, needed=needed, found=f"all {len(rights)} {what}")
     words = ", ".join(f"{verb} {kind.plural}" for verb, kind in lacking)
-    role = role_for(rights, namespace=cluster.namespace, name=f"stoker-{job}s" if job else "stoker")
-    remedy = f"Ask its administrator for this:\n{yaml.safe_dump(role, sort_keys=False).rstrip()}"
-    found = f"you may not {words}" + ("" if needed else "; on.job=job needs none of it")
+    role = f"stoker-{of}" if of else "stoker"
+    remedy = grant(rights, namespace=cluster.namespace, name=role, user=cluster.user())
+    found = f"you may not {words}" + ("" if needed else f"; {otherwise} needs none of it")
     return Finding(name=name, ok=False, needed=needed, found=found, remedy=remedy)
 
 
@@ -163,26 +179,52 @@ def _volumes(cluster: Cluster) -> Iterator[Finding]:
         return
     single = [one["metadata"]["name"] for one in claims]
     found = f"none that several nodes can share; for one node: {', '.join(single)}" if single else "no claim"
-    remedy = f"Make one: {cluster.kubectl} apply -f - <<'END'\n{_claim(cluster)}END"
-    yield Finding(name="volumes", ok=False, needed=not single, found=found, remedy=remedy)
+    yield Finding(name="volumes", ok=False, needed=not single, found=found, remedy=_claim(cluster))
 
 
 def _claim(cluster: Cluster) -> str:
+    """The command that makes a claim which several nodes can share, as far as the cluster has a class for it."""
     try:
-        classes = [one["metadata"]["name"] for one in cluster.list("StorageClass")]
+        classes = list(cluster.list("StorageClass"))
     except Forbidden:
-        classes = []
+        classes = None
+    if classes == []:
+        return (
+            "The cluster has no storage class, so nothing would give a claim its volume: ask your cluster admin for a "
+            "class, or a PersistentVolume, with ReadWriteMany access (NFS, EFS, FSx, Filestore, CephFS)"
+        )
+    chosen, others = _class(classes or [])
+    note = f" ({others})" if others else ""
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": "training"},
         "spec": {
             "accessModes": ["ReadWriteMany"],
-            "storageClassName": f"# one of: {', '.join(classes) or 'none is there'}",
+            "storageClassName": chosen,
             "resources": {"requests": {"storage": "100Gi"}},
         },
     }
-    return yaml.safe_dump(claim, sort_keys=False).replace("'", "")
+    text = yaml.safe_dump(claim, sort_keys=False)
+    return f"Make one{note}: {cluster.kubectl} apply -f - <<'END'\n{text}END"
+
+
+def _class(classes: list[Object]) -> tuple[str, str]:
+    """The one that most likely gives volumes which several nodes can share, and a word on the choice."""
+    if not classes:
+        return UNKNOWN_CLASS, f"with the name of a class that gives shared volumes for {UNKNOWN_CLASS}"
+    names = [one["metadata"]["name"] for one in classes]
+    known = [one["metadata"]["name"] for one in classes if SHARES.search(one.get("provisioner", ""))]
+    usual = [name for name, one in zip(names, classes, strict=True) if _is_default(one)]
+    chosen = (*known, *usual, *names)[0]
+    doubt = "" if known else "if that class gives ReadWriteMany; "
+    others = [name for name in names if name != chosen]
+    return chosen, (doubt + (f"there are also: {', '.join(others)}" if others else "")).removesuffix("; ")
+
+
+def _is_default(storage: Object) -> bool:
+    notes = storage["metadata"].get("annotations") or {}
+    return notes.get("storageclass.kubernetes.io/is-default-class") == "true"
 
 
 def _operators(cluster: Cluster) -> Iterator[Finding]:

@@ -13,6 +13,10 @@ from stoker.spec.errors import StokerError, UserError
 STDERR_KEPT = 64 << 10  # bytes of what it complains of
 BUFFER = 1 << 20
 CANNOT = {126, 127}  # what a shell would say of a program that is not there
+NO_STOKER = (
+    "Use an image that has Stoker: stoker image build, or on.registry at launch, makes one; or mount a volume that has "
+    "it with on.pod and name it with env.PYTHONPATH: all pods of a run get both"
+)
 NO_PROGRAM = "executable file not found"
 
 
@@ -103,7 +107,7 @@ class Execution:
         if not self.heard and (self.code in CANNOT or "No module named" in self.stderr):
             raise UserError(
                 f"the image {self._image} cannot run Stoker: {last_line(self.stderr)}",
-                remedy="Use an image that has it: stoker image build makes one",
+                remedy=NO_STOKER,
             )
 
 

@@ -19,6 +19,7 @@ from stoker.launch.inventory import NOTHING_KNOWN, Inventory, grouped
 from stoker.launch.jobs import KINDS, JobState, job_kind, kind_name
 from stoker.launch.jobs.auto import chosen
 from stoker.launch.needs import Needs, needs
+from stoker.launch.network import network_policy
 from stoker.launch.pod import Task
 from stoker.launch.standing import standing
 from stoker.rundir import PlaceRef, RunDir
@@ -287,6 +288,8 @@ def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:
     objects = job_kind(job).manifest(task)
     if on.queue and job != "vcjob":
         objects[-1]["metadata"]["labels"][LABEL_QUEUE] = on.queue
+    if on.network_policy:
+        objects.insert(0, network_policy(task))
     if task.secret:
         objects.insert(0, pod.secret(task, dict.fromkeys(spec.secrets, HIDDEN)))
     return Submission(

@@ -17,6 +17,7 @@ SECURITY: Object = {"allowPrivilegeEscalation": False}
 KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}
 """What tells the things of a list apart, where it is not their name."""
 NODE = f"$({contract.ENV_NODE})"  # Kubernetes puts the variable's value there
+OURS = (contract.ENV_NODE, contract.ENV_PORT)  # variables of the supervisor that no `env` of a run may change
 STAYS = {  # a training pod that is moved loses the steps since its last checkpoint, and its peers wait
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
@@ -60,7 +61,7 @@ def command(task: Task, *, node: str = NODE) -> tuple[str, ...]:
     own = ("--", "python3", _script(spec), *spec.args) if isinstance(spec, ScriptSpec) else ()
     ours = ("--workers", str(task.needs.workers), "--nodes", str(on.nodes), "--node", node, "--echo")
     words = ("python3", "-P", "-m", SUPERVISOR, task.folder, *ours)
-    return (*words, *(word.replace("$(", "$$(") for word in own))
+    return (*words, *map(literal, own))
 
 
 def template(task: Task, *, node: Object | None, argument: str = NODE, subdomain: str | None = None) -> Object:
@@ -88,6 +89,11 @@ def template(task: Task, *, node: Object | None, argument: str = NODE, subdomain
     patched: Object = merged(made, on.pod)
     _check(patched, task)
     return patched
+
+
+def literal(text: str) -> str:
+    """Text that Kubernetes leaves as it is: it would put the value of a variable for $(NAME)."""
+    return text.replace("$(", "$$(")
 
 
 def secret(task: Task, values: dict[str, str]) -> Object:
@@ -136,10 +142,12 @@ def _environment(task: Task, node: Object | None) -> list[Object]:
         plain["OMP_NUM_THREADS"] = str(max(1, cores // task.needs.workers))
     if task.needs.device == "cpu" and not isinstance(task.spec, ScriptSpec):
         plain |= KEEP_PAGES
+    # the supervisor too: torch or Stoker itself may lie where a variable says
+    given = {name: literal(value) for name, value in task.spec.env.items() if name not in (*fields, *OURS)}
     return [
         *([{"name": contract.ENV_NODE} | node] if node else []),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
-        *({"name": name, "value": value} for name, value in (plain | task.needs.env).items()),
+        *({"name": name, "value": value} for name, value in (plain | task.needs.env | given).items()),
     ]
 
 

@@ -1,14 +1,18 @@
 """A pod of ours that sees the volume of a run: made when no pod of the run lives, gone by itself after a while."""
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from stoker.kube import Cluster, Object
+from stoker.launch.execution import NO_STOKER, last_line
 from stoker.launch.jobs import job_kind
+from stoker.launch.lent import lent
 from stoker.launch.needs import needs
-from stoker.launch.pod import SECURITY, merged, one_named
+from stoker.launch.pod import SECURITY, VOLUME, merged
 from stoker.launch.transfer.frames import Cut
 from stoker.rundir import PlaceRef
 from stoker.spec import contract
@@ -16,7 +20,8 @@ from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec
 
 READER, MOVER, SHELL = "reader", "mover", "shell"
-DEADLINES = {READER: 600, MOVER: 86_400, SHELL: 86_400}  # seconds; one that nobody needs ends ten minutes after its use
+SHARED = "shared"  # what the label of a reader says, in place of a run
+DEADLINES = {READER: 3600, MOVER: 86_400, SHELL: 86_400}  # seconds; one that nobody uses ends after ten minutes
 LEAST_LEFT = 60.0  # seconds that a reader must have left to be used again
 PATIENCE = 300.0  # seconds for a node to be found, and the image to be pulled
 BINDING = 60.0  # seconds that a claim may take to be bound to a volume
@@ -28,9 +33,7 @@ START_PROBLEMS = {"CreateContainerConfigError", "CreateContainerError", "RunCont
 def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
     """Pure. Needs next to nothing of a node, and tolerates what the run does."""
     on, wanted = run.on, needs(run, ref.run)
-    patch = on.pod.get("spec") or {}
-    context = patch.get("securityContext")
-    security = one_named(patch.get("containers"), contract.CONTAINER).get("securityContext") or {}
+    container = job_kind(ref.job).CONTAINER
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": DEADLINES[kind],
@@ -40,16 +43,16 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         "tolerations": list(wanted.tolerations),
         "containers": [
             {
-                "name": job_kind(ref.job).CONTAINER,
+                "name": container,
                 "image": ref.image,
                 "command": list(WAIT),
-                "env": [{"name": key, "value": value} for key, value in run.env.items()],
                 "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-                "securityContext": merged(SECURITY, security),
-                "volumeMounts": [{"name": "stoker", "mountPath": contract.MOUNT}],
+                "securityContext": dict(SECURITY),
+                "terminationMessagePolicy": "FallbackToLogsOnError",  # why it cannot run Stoker
+                "volumeMounts": [{"name": VOLUME, "mountPath": contract.MOUNT}],
             }
         ],
-        "volumes": [{"name": "stoker", "persistentVolumeClaim": {"claimName": ref.volume}}],
+        "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": ref.volume}}],
     }
     if kind != READER and run.secrets:  # a bucket may want them; not there yet when a run is uploaded
         spec["containers"][0]["envFrom"] = [{"secretRef": {"name": f"{ref.run}-env", "optional": True}}]
@@ -59,8 +62,7 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         spec["imagePullSecrets"] = [{"name": secret} for secret in on.image_secrets]
     if wanted.selectors:
         spec["affinity"] = {"nodeAffinity": _elsewhere(wanted.selectors)}
-    if context:  # the files on the volume are that user's
-        spec["securityContext"] = context
+    spec = merged(spec, lent(run, container=container, mounted=VOLUME, secrets=kind != READER))
     labels = {contract.LABEL_MANAGED_BY: contract.MANAGED_BY, contract.LABEL_READER: ref.run}
     return {
         "apiVersion": "v1",
@@ -68,6 +70,13 @@ def reader_pod(ref: PlaceRef, run: AnySpec, *, name: str, kind: str) -> Object:
         "metadata": {"name": name, "namespace": ref.namespace, "labels": labels},
         "spec": spec,
     }
+
+
+def shared(pod: Object) -> Object:
+    """The same pod for all runs of the namespace that would make one like it: its name says what it is made of."""
+    made = hashlib.sha256(json.dumps(pod["spec"], sort_keys=True).encode()).hexdigest()[:10]
+    labels = pod["metadata"]["labels"] | {contract.LABEL_READER: SHARED}
+    return pod | {"metadata": pod["metadata"] | {"name": f"{contract.MANAGED_BY}-{READER}-{made}", "labels": labels}}
 
 
 def _elsewhere(selectors: Mapping[str, str]) -> dict[str, Any]:
@@ -88,8 +97,17 @@ def ensure(cluster: Cluster, pod: Object) -> str:
             raise UserError(f"pod {name} does not go away", remedy=f"Run: {cluster.kubectl} delete pod {name} --force")
         time.sleep(0.2)
     if there is None:
+        _sweep(cluster)
         cluster.apply(pod)
     return _wait(cluster, name, end)
+
+
+def _sweep(cluster: Cluster) -> None:
+    """Pods like these that have ended are of no more use; Kubernetes would keep them."""
+    ours = {contract.LABEL_MANAGED_BY: contract.MANAGED_BY, contract.LABEL_READER: None}
+    for phase in ("Succeeded", "Failed"):
+        for pod in list(cluster.list("Pod", labels=ours, fields={"status.phase": phase})):
+            cluster.delete("Pod", pod["metadata"]["name"], grace=0)
 
 
 def claimed(cluster: Cluster, name: str) -> Object:
@@ -150,26 +168,26 @@ def _wait(cluster: Cluster, name: str, end: float) -> str:
 
 
 def trouble(pod: Object, kubectl: str) -> UserError | None:
-    """What no waiting mends."""
-    name, image = pod["metadata"]["name"], pod["spec"]["containers"][0]["image"]
+    """What no waiting fixes."""
+    name = pod["metadata"]["name"]
     status = pod.get("status") or {}
-    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
-    for state in states:
+    if problem := _broken_init(pod):
+        return problem
+    for one in status.get("containerStatuses") or []:
+        image, state = _image(pod, one["name"]), one.get("state") or {}
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
         if waiting.get("reason") in IMAGE_PROBLEMS:
-            return UserError(
-                f"the image {image} cannot be pulled ({short(waiting.get('message') or waiting['reason'])})",
-                remedy="Check its name, or name what opens its registry in on.image_secrets",
-            )
+            return _unpulled(image, waiting)
         if waiting.get("reason") in START_PROBLEMS or ended.get("reason") in ("StartError", "ContainerCannotRun"):
             said = short((waiting or ended).get("message") or "")
             if "executable file not found" in said:
                 return UserError(f"the image {image} has no python3", remedy="Use one with Python and Stoker")
             return UserError(f"pod {name} cannot start ({said})", remedy="Mend it, then try again")
         if ended:
+            why = f", {short(last_line(ended['message']))}" if ended.get("message") else ""
             return UserError(
-                f"the image {image} cannot run Stoker: it ended with code {ended.get('exitCode')}",
-                remedy="Use an image that has it: stoker image build makes one",
+                f"the image {image} cannot run Stoker: it ended with code {ended.get('exitCode')}{why}",
+                remedy=NO_STOKER,
             )
     why = unscheduled(pod)
     unbound = "unbound immediate PersistentVolumeClaims" in why and _age(pod) > BINDING
@@ -181,6 +199,34 @@ def trouble(pod: Object, kubectl: str) -> UserError | None:
             remedy=f"See why: {kubectl} describe pvc {claim}",
         )
     return None
+
+
+def _broken_init(pod: Object) -> UserError | None:
+    """Of the containers that `on.pod` has run first."""
+    for one in (pod.get("status") or {}).get("initContainerStatuses") or []:
+        state = one.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        if waiting.get("reason") in IMAGE_PROBLEMS:
+            return _unpulled(_image(pod, one["name"]), waiting)
+        if ended.get("exitCode"):
+            return UserError(
+                f"init container {one['name']} of pod {pod['metadata']['name']} ended with code {ended['exitCode']}",
+                remedy="Fix it in on.pod: the pods that read the volume run it too, as it fills a volume of theirs",
+            )
+    return None
+
+
+def _unpulled(image: str, waiting: Object) -> UserError:
+    return UserError(
+        f"the image {image} cannot be pulled ({short(waiting.get('message') or waiting['reason'])})",
+        remedy="Check its name, or name what opens its registry in on.image_secrets",
+    )
+
+
+def _image(pod: Object, container: str) -> str:
+    spec = pod["spec"]
+    containers = [*spec["containers"], *spec.get("initContainers", [])]
+    return str(next((one["image"] for one in containers if one["name"] == container), container))
 
 
 def unscheduled(pod: Object) -> str:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from stoker import __version__
-from stoker.kube import Cluster, Forbidden, Lost, Unreachable, connect
+from stoker.kube import Cluster, Forbidden, Lost, Object, Unreachable, connect
 from stoker.launch import reader
 from stoker.launch.execution import Execution, last_line
 from stoker.launch.jobs import job_kind
@@ -129,11 +129,11 @@ class Remote:
             raise Unseen(e.problem, remedy=e.remedy) from e
 
     def make(self) -> str:
-        return reader.ensure(self.cluster, self._pod(f"{self.ref.run}-{self._kind}", self._kind))
+        return reader.ensure(self.cluster, self._helper())
 
     def remove(self) -> None:
         """The pod that was made for this."""
-        self.cluster.delete("Pod", f"{self.ref.run}-{self._kind}", grace=0)
+        self.cluster.delete("Pod", self._helper()["metadata"]["name"], grace=0)
 
     @contextmanager
     def shell(self) -> Iterator[str]:
@@ -148,7 +148,11 @@ class Remote:
         finally:
             self.cluster.delete("Pod", name, grace=0)
 
-    def _pod(self, name: str, kind: str) -> dict[str, object]:
+    def _helper(self) -> Object:
+        pod = self._pod(f"{self.ref.run}-{self._kind}", self._kind)
+        return reader.shared(pod) if self._kind == reader.READER else pod
+
+    def _pod(self, name: str, kind: str) -> Object:
         return reader.reader_pod(self.ref, self._spec, name=name, kind=kind)
 
 

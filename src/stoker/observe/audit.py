@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.ledger import AttemptLedger, LedgerStep, read
-from stoker.launch.command_word import command_word
+from stoker.data.located import HEADS, missing, token_folder
 from stoker.observe import agreement
 from stoker.observe.shares import Shares, Source
 from stoker.observe.token_index import TokenIndex, read_index, read_mix
 from stoker.rundir import RunDir
+from stoker.rundir.elsewhere import cp_command
 from stoker.rundir.records import in_words
 from stoker.spec import contract
 from stoker.spec.derive import derive
@@ -63,13 +64,11 @@ def audit(run: RunDir) -> Audit:
     """Follow the line of attempts that survived, check every step of it, and that no step of the run is missing."""
     result = Audit()
     if run.place_ref():
-        word = command_word(run)
-        result.complain(
-            f"the ledger of run '{run.name}' lives in the cluster; copy it first with: stoker cp {word}: ./{run.name}"
-        )
+        copy = cp_command(run, f"./{run.name}-copy")
+        result.complain(f"the ledger of run '{run.name}' lives in the cluster; copy it first with: {copy}")
         return result
     spec = run.spec()
-    stream = _opened(Path(run.data().shards), run.data().key, spec.batch.length, result)
+    stream = _opened(run, spec.batch.length, result)
     evidence = agreement.gather(run)
     try:
         attempts = read(run.ledger)
@@ -315,7 +314,10 @@ class _Mixture:
         return _hash(self.row, ids, self.samples)
 
 
-def _opened(folder: Path, key: str, length: int, result: Audit) -> "_Stream | _Mixture":
+def _opened(run: RunDir, length: int, result: Audit) -> "_Stream | _Mixture":
+    folder, key = token_folder(run), run.data().key
+    if not any((folder / name).is_file() for name in HEADS):
+        raise missing(run, folder)
     return (_Mixture if (folder / "mix.json").is_file() else _Stream)(folder, key, length, result)
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from stoker.data import order
 from stoker.data.ledger import AttemptLedger, LedgerStep, read, token_hash
+from stoker.data.located import missing, token_folder
 from stoker.data.mixture import Mixture
 from stoker.data.pairs import AnySet, PairSet
 from stoker.data.passages import Passage, Passages, sentences_of
@@ -133,9 +134,9 @@ def documents(run: RunDir, batch: StepBatch, tokens: AnySet, *, most: int | None
 def token_set(run: RunDir) -> AnySet:
     """The one that a run is trained on."""
     data = run.data()
-    folder = run.path / data.shards
+    folder = token_folder(run)
     if not is_set(folder):
-        raise UserError(f"the run's token set {folder} is gone", remedy="Put it back, or prepare the data again")
+        raise missing(run, folder)
     tokens = open_set(folder)
     if isinstance(tokens, StreamSet):
         tokens.train.abandon()  # a reader waits for nothing

@@ -46,6 +46,8 @@ class Said:
     key: str
     value: Any
     origin: Origin
+    written: Any = None
+    """A path as it was written; `value` is absolute."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,21 @@ class Loaded:
         if isinstance(self.spec, ScriptSpec):
             raise UserError(f"{self.origins['script']}: script is not for this verb", remedy="Take it out")
         return self.spec
+
+    @property
+    def launchable(self) -> AnySpec:
+        """The spec. Refuses a script on this machine that nothing brings to the pods of a cluster."""
+        spec, script = self.spec, self.said["script"][0] if "script" in self.said else None
+        if script is None or spec.on.kind == "local" or spec.on.registry:
+            return spec
+        if not os.path.isabs(script.written):
+            raise UserError(
+                f"{script.origin}: script {script.written} is a file on this machine, and on.image is used as it is: "
+                "nothing brings the script to the pods",
+                remedy="Set on.registry=…, where an image with the script is pushed to; or write the path that the "
+                "script has in the image, such as script: /app/train.py",
+            )
+        return spec
 
     @property
     def origins(self) -> dict[str, Origin]:
@@ -214,7 +231,7 @@ class _Layer:
             return self._section(path, value)
         if path[0] not in OWN_KEYS and key not in keys():
             raise unknown_key(key, str(self.origin(path)))
-        return [Said(key=key, value=self._absolute(key, value), origin=self.origin(path))]
+        return [Said(key=key, value=self._absolute(key, value), origin=self.origin(path), written=value)]
 
     def _section(self, path: KeyPath, value: Any) -> list[Said]:
         key = ".".join(path)

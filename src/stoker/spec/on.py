@@ -133,6 +133,8 @@ class On(Section):
     """How a script's workers get their ranks: `own` is from Stoker's supervisors; with `etcd` they start torch's agents, which agree through an etcd server."""  # noqa: E501
     etcd: Annotated[Text, Field(pattern=ENDPOINT)] = "etcd-client:2379"
     """Where that server listens, `HOST:PORT`: by default where `stoker addon etcd` puts one. It must have the v2 API: etcd 3.5 or older."""  # noqa: E501
+    network_policy: bool = False
+    """Make a NetworkPolicy with the run: its pods accept connections from each other and from nobody else. The cluster's network must be one that enforces policies."""  # noqa: E501
     pod: dict[str, Any] = {}
     """Merged over the pod template (metadata and spec), lists of named things by name: for all that has no field here."""  # noqa: E501
 
@@ -162,6 +164,11 @@ class On(Section):
             raise ValueError("autoscale is for a pytorchjob of some nodes; set on.job to pytorchjob, on.nodes to 1..8")
         if self.autoscale and self.cpu is None and self.instance is None:
             raise ValueError("autoscale compares with the cores that a pod asks for; set on.cpu")
+        spec = self.pod.get("spec")
+        if self.network_policy and isinstance(spec, dict) and spec.get("hostNetwork"):
+            raise ValueError(
+                "network_policy does nothing for pods in the network of their node; take hostNetwork out of on.pod"
+            )
         if unknown := set(self.pod) - {"metadata", "spec"}:
             raise ValueError(f"pod has {min(unknown)}; write pod: {{spec: …}} or pod: {{metadata: …}}")
         return self

@@ -283,7 +283,7 @@ class ScriptSpec(Section):
     name: Name = "run"
     """The run's name, and its folder's under runs/: letters, digits and . _ - after a letter or digit."""
     script: Place
-    """A Python file to run in every worker in place of our trainer, with the environment that torchrun gives."""
+    """A Python file to run in every worker in place of our trainer, with the environment that torchrun gives. On Kubernetes without `on.registry` it is an absolute path in the image."""  # noqa: E501
     args: list[Text] = []
     """What the script is given on its command line."""
     on: On = On()

@@ -1,10 +1,9 @@
 """The model card: README.md of an exported folder. Numbers alone: no paths, no text, no environment."""
 
-from pathlib import Path
-
 import torch
 
 from stoker import __version__
+from stoker.data.located import token_folder
 from stoker.data.sets import open_set
 from stoker.rundir import RunDir
 from stoker.spec import sizes
@@ -91,7 +90,7 @@ def _training(run: RunDir, step: int) -> Rows:
 def _data(run: RunDir) -> Rows:
     """What is known of the text, where its token set is still there."""
     try:
-        index = open_set(Path(run.data().shards)).index
+        index = open_set(token_folder(run)).index
     except UserError:
         return []
     tokens = sum(shard.tokens for shard in index.train)

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load_folder
 from stoker.rundir import RunDir, Saved
 from stoker.rundir.checkpoint import damage
+from stoker.rundir.elsewhere import refuse_elsewhere
 from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
@@ -80,6 +81,7 @@ def load_model(path: Path, *, step: Step = "newest", device: str = "auto") -> Lo
 
 
 def _from_run(run: RunDir, step: Step, place: torch.device) -> LoadedModel:
+    refuse_elsewhere(run)
     shape = _shape(run)
     passed_over: dict[int, str] = {}
     while saved := _choose(run, step, passed_over):

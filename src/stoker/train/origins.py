@@ -72,7 +72,7 @@ def teacher(run: RunDir, device: torch.device) -> LoadedModel | None:
 def _place(run: RunDir, name: str, origin: OriginRef) -> Path:
     """Where the run holds it; one that came here from a store goes back to where it was."""
     held = run.held(name)
-    return held if RunDir(held).exists() else Path(origin.path)
+    return held if held.is_dir() else Path(origin.path)
 
 
 def _shape(folder: Path, origin: OriginRef) -> Model:

@@ -23,22 +23,23 @@ def test_logs_are_read_after_the_pods_are_gone_through_one_reader(there: There) 
     logged(there)
     first = there.stoker("logs", there.name).stdout.decode().splitlines()
     assert first == [f"step {second} of 0" for second in range(30)]
-    uid = there.kubectl.json("get", "pod", f"{there.name}-reader")["metadata"]["uid"]
+    [reader] = there.pods("stoker.dev/reader=shared")
+    uid = there.kubectl.json("get", "pod", reader)["metadata"]["uid"]
     all_ranks = there.stoker("logs", there.name, "--all", "--tail", "2").stdout.decode().splitlines()
     assert all_ranks == [f"[{rank}] step {second} of {rank}" for second in (28, 29) for rank in (0, 1)]
     record = json.loads(there.stoker("logs", there.name, "--rank", "1", "--json", "--tail", "1").stdout)
     assert record["line"] == "step 29 of 1"
     said = there.stoker("logs", there.name, "--rank", "7", code=2).stderr.decode()
     assert said == f"stoker: run '{there.name}' has no log of rank 7. It has those of 0, 1\n"
-    assert there.kubectl.json("get", "pod", f"{there.name}-reader")["metadata"]["uid"] == uid
+    assert there.kubectl.json("get", "pod", reader)["metadata"]["uid"] == uid
 
 
 def test_a_live_pod_is_looked_through_and_no_reader_is_made(there: There, live: str) -> None:
     assert live
     logged(there)
-    there.kubectl("delete", "pod", f"{there.name}-reader", "--now", check=False)
+    there.kubectl("delete", "pods", "--selector=stoker.dev/reader=shared", "--now")
     assert there.stoker("logs", there.name, "--tail", "1").stdout.decode() == "step 29 of 0\n"
-    assert f"{there.name}-reader" not in there.pods()
+    assert not there.pods("stoker.dev/reader=shared")
 
 
 HOLDS = """

@@ -13,6 +13,7 @@ from stoker.launch.transfer.send import copied_item, send
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 
+SHOWN = 12  # names of a folder that are listed when a path in it is missing
 IDLE = 600.0  # seconds that a pod waits for somebody to need it
 
 
@@ -63,8 +64,16 @@ def wait() -> int:
 
 def _send(frames: Frames, root: Path, path: Path) -> None:
     if not under(root, path).exists():
-        raise UserError(f"there is no {path}", remedy="See what is there with: stoker shell RUN -- ls")
+        raise UserError(f"there is no {path}", remedy=_others(path))
     send(frames, [copied_item(path, "")])
+
+
+def _others(path: Path) -> str:
+    """What the nearest folder above a missing path holds."""
+    above = next(folder for folder in path.parents if folder.is_dir())
+    names = sorted(name for name in os.listdir(above) if not name.startswith("."))
+    more = ", …" if len(names) > SHOWN else ""
+    return f"{above} holds: {', '.join(names[:SHOWN])}{more}" if names else f"{above} is empty"
 
 
 if __name__ == "__main__":

@@ -32,15 +32,17 @@ def upload(items: Sequence[Item], place: Place, progress: Callable[[Progress], N
     return meter.progress
 
 
-def download(place: Place, path: str, to: Path, progress: Callable[[Progress], None] = ignore) -> Progress:
-    """A file or folder from there to a path here; into it, when it is a folder."""
+def download(
+    place: Place, path: str, to: Path, progress: Callable[[Progress], None] = ignore, *, exact: bool = False
+) -> Progress:
+    """A file or folder from there to a path here; into it, when it is a folder, unless it is `exact`."""
     to = to.absolute()
     root, into = (to, "") if to.is_dir() else (to.parent, to.name)
     if not root.is_dir():
         raise UserError(f"there is no folder {root}", remedy=f"Make it with: mkdir -p {root}")
     meter = Meter(progress)
     ask = ["send", place.root, path]
-    _patiently(place, ask, lambda frames: receive(frames, root, meter, into=into), meter)
+    _patiently(place, ask, lambda frames: receive(frames, root, meter, into=into, exact=exact), meter)
     return meter.progress
 
 

@@ -16,15 +16,18 @@ TOLD = 0.2  # seconds between two tellings of how many bytes came
 MARGIN = 16 << 20  # bytes that are left free on a volume
 
 
-def receive(frames: Frames, root: Path, meter: Meter | None = None, *, into: str | None = None) -> None:
+def receive(
+    frames: Frames, root: Path, meter: Meter | None = None, *, into: str | None = None, exact: bool = False
+) -> None:
     """Returns when the other end has sent all that it offered, and all of it was checked. Nothing outside the root.
 
-    `into` is where it goes when this end says where, not the other.
+    `into` is where it goes when this end says where, not the other; `exact`: there, even if it is a folder already.
     """
     meter = meter or Meter()
     with frames.kept_alive(), ExitStack() as held:
         offers = frames.message()["offer"]
-        targets = [Target(root, offer if into is None else offer | {"into": into}) for offer in offers]
+        mine = {} if into is None else {"into": into, "exact": exact}
+        targets = [Target(root, offer | mine) for offer in offers]
         for target in sorted(targets, key=lambda one: str(one.work)):  # one order for all: nobody waits in a circle
             if not target.is_whole():
                 held.enter_context(target.alone(lambda path: frames.say(waiting=str(path))))

@@ -71,7 +71,8 @@ class Target:
             self._renamed = "" if inside else check_name(into.name)
             self.work = self.folder / WORK / _digest((self._renamed or self._base).encode())[:16]
         else:
-            self.folder = into / self._base if inside and self._base and not self._began(into) else into
+            below = inside and self._base and not offer.get("exact") and not self._began(into)
+            self.folder = into / self._base if below else into
             self.work = self.folder / WORK / ALL
         self._journal: dict[str, Entry] = {}
         self._digests: dict[str, hashlib._Hash] = {}
@@ -149,11 +150,7 @@ class Target:
 
     def _began(self, folder: Path) -> bool:
         """An earlier try of the same copy made this folder; or it has the name already."""
-        if folder.name == self._base:
-            return True
-        with suppress(OSError, ValueError, KeyError, TypeError), open(folder / WORK / ALL / JOURNAL) as file:
-            return bool(json.loads(file.readline())["base"] == self._base)
-        return False
+        return self._base in (folder.name, unfinished(folder))
 
     def _state(self, name: str) -> tuple[str, int, str] | None:
         """None when it is here."""
@@ -213,6 +210,12 @@ class Target:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self.folder / MANIFEST)
+
+
+def unfinished(folder: Path) -> str | None:
+    """The name of what was being copied to this folder when the transfer was cut."""
+    head = next(_records(folder / WORK / ALL / JOURNAL), None)
+    return head.get("base") if isinstance(head, dict) else None
 
 
 def _records(path: Path) -> Iterator[Entry]:
