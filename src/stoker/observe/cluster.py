@@ -13,6 +13,7 @@ from stoker.launch.jobs import KINDS, JobState, job_kind
 from stoker.launch.remote import Remote
 from stoker.launch.standing import standing
 from stoker.launch.transfer.frames import Cut
+from stoker.observe.pod_errors import first_cause, read_errors
 from stoker.observe.pods import PodRow, pod_rows, seconds
 from stoker.observe.runs import RunRow, RunView, State
 from stoker.rundir import PlaceRef, Record, RunDir
@@ -116,15 +117,14 @@ def own_events(run: RunDir, cluster: Cluster, state: JobState | None) -> list[Re
 
 
 def _last_words(cluster: Cluster, pods: list[PodRow], container: str) -> str:
-    """Of the first pod that failed: where no records tell, its log may."""
-    for row in pods:
-        if row.state == "Failed":
-            try:
-                said = list(cluster.logs(row.pod, container=container, tail=1))
-            except StokerError:
-                said = []
-            return f"pod {row.pod}: {row.reason}" + (f": {said[-1]}" if said else "")
-    return ""
+    """Of the pod that failed by itself: where no records tell, its log may."""
+    failed = {row.pod: row for row in pods if row.state == "Failed"}
+    errors = read_errors(cluster, list(failed), container)
+    cause = first_cause(errors, {pod: row.code for pod, row in failed.items()})
+    if cause is None:
+        return ""
+    text = errors[cause].text
+    return f"pod {cause}: {failed[cause].reason}" + (f": {text}" if text else "")
 
 
 def _row_of(cluster: Cluster, jobs: Jobs, one: tuple[RunDir, PlaceRef]) -> RunRow:
