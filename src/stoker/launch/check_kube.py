@@ -125,12 +125,16 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
     there = sum(count for _, count in ready)
     cores = sum(machine.offers.get("cpu", 0) * count for machine, count in ready)
     memory = sum(machine.offers.get("memory", 0) * count for machine, count in ready)
-    found = f"{there} of {total} ready, {cores:g} cores, {memory / GIB:,.0f} GiB"
+    cordoned = [(machine, count) for machine, count in inventory.kinds if machine.cordoned]
+    closed = f" ({sum(count for _, count in cordoned)} cordoned)" if cordoned else ""
+    found = f"{there} of {total} ready{closed}, {cores:g} cores, {memory / GIB:,.0f} GiB"
     for name in table()["devices"].values():
         if devices := sum(machine.offers.get(name, 0) * count for machine, count in ready):
             found += f", {devices:g} {name}"
     found += ", more are added on demand" if inventory.elastic else ""
     remedy = "" if there else f"See: {cluster.kubectl_anywhere} describe nodes"
+    if cordoned and not there:
+        remedy = f"Open it to new pods: {cluster.kubectl_anywhere} uncordon {cordoned[0][0].name}"
     yield Finding(name="nodes", ok=bool(there) or inventory.elastic, needed=True, found=found, remedy=remedy)
     yield from _devices(inventory)
 

@@ -13,7 +13,7 @@ from stoker.kube import Cluster, Forbidden, HookSilent, Object, Refused, connect
 from stoker.kube.kinds import key_of
 from stoker.launch import pod, preconditions, secrets
 from stoker.launch.backend import Facts, Submission
-from stoker.launch.fits import check_fits
+from stoker.launch.fits import check_fits, check_open
 from stoker.launch.image.reference import without_scheme
 from stoker.launch.inventory import NOTHING_KNOWN, Inventory, grouped
 from stoker.launch.jobs import KINDS, JobState, job_kind, kind_name
@@ -120,7 +120,10 @@ class Kubernetes:
         owner = submission.objects[-1]
         name = kind_name(owner)
         preconditions.check(self.cluster, spec.on, name)
-        warnings = check_fits(needs(spec, submission.run.name), facts.inventory, nodes=spec.on.nodes.most)
+        wanted = needs(spec, submission.run.name)
+        warnings = check_fits(wanted, facts.inventory, nodes=spec.on.nodes.most)
+        if not running:
+            check_open(wanted, facts.inventory, kubectl=self.cluster.kubectl_anywhere)
         last = running or self._last(owner)
         for one in job_kind(name).trials(submission.objects):
             if one["kind"] in SHARED and self._there(key_of(one), one["metadata"]["name"]):

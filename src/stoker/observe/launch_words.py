@@ -38,7 +38,7 @@ def words(on: On, nodes: int) -> dict[str, str]:
     }
 
 
-def lighter(spec: AnySpec) -> dict[str, str]:
+def lighter(spec: AnySpec) -> dict[str, Any]:
     """The same, of what the trainer does; a script has settings of its own."""
     if isinstance(spec, ScriptSpec):
         return {}
