@@ -10,6 +10,7 @@ from stoker.kube.kinds import KINDS as API_KINDS
 from stoker.kube.kinds import Kind
 from stoker.kube.refusals import role_for
 from stoker.launch.check import Finding
+from stoker.launch.check_dns import check_dns
 from stoker.launch.inventory import Inventory, grouped
 from stoker.launch.jobs import KINDS, job_kind
 from stoker.launch.kubernetes import is_elastic
@@ -49,7 +50,6 @@ CONTROLLERS = {  # labels of their Deployments, as each comes from its own manif
     "vcjob": [{"app": "volcano-admission"}, {"app": "volcano-controller"}, {"app": "volcano-scheduler"}],
 }
 INIT_FLAG = "--pytorch-init-container-image"
-DNS = {"kubernetes.io/service-name": "kube-dns"}
 
 
 def check(context: str | None, namespace: str | None) -> list[Finding]:
@@ -64,7 +64,7 @@ def check(context: str | None, namespace: str | None) -> list[Finding]:
         _nodes,
         _volumes,
         _operators,
-        _dns,
+        check_dns,
     ]
     return [finding for part in parts for finding in part(cluster)]
 
@@ -239,19 +239,6 @@ def _trouble(cluster: Cluster, name: str, labels: Mapping[str, str], there: list
 def _words(deployment: Object) -> Iterator[str]:
     for container in deployment["spec"]["template"]["spec"]["containers"]:
         yield from (*container.get("command", []), *container.get("args", []))
-
-
-def _dns(cluster: Cluster) -> Iterator[Finding]:
-    try:
-        slices = list(cluster.list("EndpointSlice", labels=DNS, namespace="kube-system"))
-    except Forbidden:
-        yield Finding(name="DNS", ok=True, needed=False, found="you may not see it")
-        return
-    ends = [one for some in slices for one in some.get("endpoints") or []]
-    ready = [one for one in ends if one.get("conditions", {}).get("ready") is not False]
-    remedy = "" if ready else f"See: {cluster.kubectl_anywhere} -n kube-system get pods -l k8s-app=kube-dns"
-    found = f"{len(ready)} server{'s' * (len(ready) != 1)}" if ready else "no server is ready: names do not resolve"
-    yield Finding(name="DNS", ok=bool(ready), needed=False, found=found, remedy=remedy)
 
 
 def _resource(name: str) -> Kind:

@@ -4,6 +4,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from stoker.spec.run import AnySpec
 
 HIDDEN = "***"
 ENDED = ("done", "failed")
+HURRY_S = 1  # for a pod to end that has nothing to save
+AT_ONCE = 8  # such pods that are told at the same time
 POLL = 0.2  # seconds between two looks at an object that goes away
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 SHARED = ("Queue",)  # kinds of objects that a run may make and does not own
@@ -171,8 +174,9 @@ class Kubernetes:
     def delete(self, place: PlaceRef) -> bool:
         """In the foreground: the job stays until its pods have saved and are gone. False when none runs; idempotent.
 
-        Its pods are told all at once: Kubernetes alone would tell a thousand of them over a minute. A job that has
-        ended by itself is left for those who want to look at it.
+        Its pods are told all at once: Kubernetes alone would tell a thousand of them over a minute. Those that have not
+        started have nothing to save, and are given no time for it. A job that has ended by itself is left for those who
+        want to look at it.
         """
         state = self.state(place)
         if state is None or state.state in ENDED:
@@ -184,7 +188,15 @@ class Kubernetes:
                 for inner, name in kind.inside(place.run):  # or it would replace the pods
                     self.cluster.delete(inner, name, foreground=True)
                 self.cluster.delete_all("Pod", labels={contract.LABEL_RUN: place.run})
+                self._hurry(place, kind.CONTAINER)
         return there
+
+    def _hurry(self, place: PlaceRef, container: str) -> None:
+        """Pods that were told to end and whose own container never started: an init container may not listen."""
+        pods = self.cluster.list("Pod", labels={contract.LABEL_RUN: place.run})
+        names = [one["metadata"]["name"] for one in pods if not has_started(one, container)]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda name: self.cluster.delete("Pod", name, grace=HURRY_S), names))
 
     def ended(self, place: PlaceRef) -> bool:
         """No pod of it runs any more; the cluster may still be tidying up."""
@@ -259,6 +271,15 @@ class Kubernetes:
                     self._say(f"{e.problem}; it is waited for, at most {HOOK_PATIENCE:.0f} seconds …")
                     told = True
             time.sleep(POLL)
+
+
+def has_started(pod: Object, container: str) -> bool:
+    """Whether that container of it runs, or ever has. Pure."""
+    for one in (pod.get("status") or {}).get("containerStatuses") or []:
+        if one["name"] == container:
+            states = (one.get("state") or {}, one.get("lastState") or {})
+            return any("running" in state or "terminated" in state for state in states)
+    return False
 
 
 def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:
