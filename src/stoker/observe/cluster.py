@@ -1,10 +1,12 @@
 """Runs that live in a cluster: jobs and pods from its API server, steps and losses from the records on the volume."""
 
 import json
+import queue
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -21,9 +23,11 @@ from stoker.spec import contract
 from stoker.spec.errors import StokerError, UserError
 
 FRESH = 30.0  # seconds that what `ps` was told is good for: it costs a worker's pod some of its time
+FINAL_READ_S = 15.0  # that `ps` waits for the last records of runs that have ended: a pod is made to read them, once
 TRIED = 2  # live pods that are asked before it is given up
 AT_ONCE = 8  # runs whose records are asked for at the same time
 FINAL = ("done", "failed", "paused")
+ENDED = ("done", "failed")  # as a job says it
 EVENT_KINDS = {"Pod", "Service", "PodGroup", *(job_kind(name).KIND.partition(".")[0] for name in KINDS)}
 Jobs = dict[tuple[str, str], dict[str, Any]]
 
@@ -41,8 +45,6 @@ class ClusterView(RunView):
     image: str
     volume: str
     pods: list[PodRow]
-    unread: str
-    """Why its records could not be read, and so no step is told."""
 
 
 def rows(runs: list[RunDir]) -> list[RunRow]:
@@ -60,7 +62,7 @@ def rows(runs: list[RunDir]) -> list[RunRow]:
             found += [_row(run, place, None, None, unknown=e.problem) for run, place in some]
             continue
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found += pool.map(partial(_row_of, cluster, jobs), some)
+            found += pool.map(partial(_row_of, cluster, jobs, time.monotonic() + FINAL_READ_S), some)
     return found
 
 
@@ -71,7 +73,7 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
     kind = job_kind(place.job)
     job = cluster.get(kind.KIND, place.run)
     state = standing(cluster, place, job)
-    ended = state is None or state.state in ("done", "failed")
+    ended = state is None or state.state in ENDED
     records, unread = _records(run, place, cluster, state, patient=ended)
     pods = pod_rows(
         cluster.list("Pod", labels={contract.LABEL_RUN: place.run}), kind.node, records.nodes, container=kind.CONTAINER
@@ -83,7 +85,7 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
         about["reason"] = _last_words(cluster, pods, kind.CONTAINER) or about["reason"]
     about["restarts"] = max(about["restarts"], sum(row.restarts for row in pods))
     return ClusterView(
-        **about,
+        **(about | {"unread": unread}),
         context=place.context,
         namespace=place.namespace,
         job=f"{kind.KIND} {place.run}: {state.state if state else 'gone'}",
@@ -91,7 +93,6 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
         image=place.image,
         volume=place.volume,
         pods=pods,
-        unread=unread,
     )
 
 
@@ -127,15 +128,41 @@ def _last_words(cluster: Cluster, pods: list[PodRow], container: str) -> str:
     return f"pod {cause}: {failed[cause].reason}" + (f": {text}" if text else "")
 
 
-def _row_of(cluster: Cluster, jobs: Jobs, one: tuple[RunDir, PlaceRef]) -> RunRow:
+def _row_of(cluster: Cluster, jobs: Jobs, deadline: float, one: tuple[RunDir, PlaceRef]) -> RunRow:
     run, place = one
     job = jobs.get((job_kind(place.job).KIND, place.run))
     state = standing(cluster, place, job) if job else None
     seen = run.seen()
-    if seen and (time.time() - seen["asked"] < FRESH or state is None):
-        return _row(run, place, state, _made(seen["view"]))
-    records, _ = _records(run, place, cluster, state, patient=False)
-    return _row(run, place, state, records)
+    fresh = seen is not None and time.time() - seen["asked"] < FRESH
+    if state is None or state.state not in ENDED:
+        if seen and (fresh or state is None):
+            return _row(run, place, state, _made(seen["view"]))
+        records, _ = _records(run, place, cluster, state, patient=False)
+        return _row(run, place, state, records)
+    if seen and (seen.get("ended") or (fresh and seen.get("unread"))):
+        records, unread = _made(seen["view"]), str(seen.get("unread", ""))
+    else:
+        records, unread = _last_records(run, place, cluster, state, deadline)
+    return replace(_row(run, place, state, records), unread=unread)
+
+
+def _last_records(
+    run: RunDir, place: PlaceRef, cluster: Cluster, state: JobState, deadline: float
+) -> tuple[RunView, str]:
+    """Of a run that has ended: what it came to is read once, and known from then on. And why not, if it is not."""
+    answers: queue.SimpleQueue[tuple[RunView, str]] = queue.SimpleQueue()
+    reading = threading.Thread(
+        target=lambda: answers.put(_records(run, place, cluster, state, patient=True)), daemon=True
+    )
+    reading.start()
+    try:
+        records, unread = answers.get(timeout=max(0.1, deadline - time.monotonic()))
+    except queue.Empty:
+        seen = run.seen()
+        records, unread = _made(seen["view"]) if seen else _nothing(run), "it takes too long"
+    if unread:
+        run.write_seen({"asked": time.time(), "view": asdict(records), "unread": unread})
+    return records, unread
 
 
 def _jobs(cluster: Cluster, names: Iterable[str]) -> Jobs:
@@ -155,7 +182,7 @@ def _records(
 ) -> tuple[RunView, str]:
     """What the run has written down, and why not. `patient`: a pod may be made to read them."""
     seen = run.seen()
-    if seen and seen["view"]["state"] in FINAL and (state is None or state.state in ("done", "failed")):
+    if seen and seen["view"]["state"] in FINAL and (state is None or state.state in ENDED):
         return _made(seen["view"]), ""
     if state is not None and state.state == "waiting":  # no pod is up: what is known of earlier ones is all
         return _made(seen["view"]) if seen else _nothing(run), ""
@@ -165,7 +192,8 @@ def _records(
     except (StokerError, ValueError, KeyError, TypeError) as e:
         why = e.problem if isinstance(e, StokerError) else f"another version of Stoker wrote them ({e})"
         return _made(seen["view"]) if seen else _nothing(run), why
-    run.write_seen({"asked": time.time(), "view": asdict(records)})
+    ended = state is None or state.state in ENDED  # then there will be no other
+    run.write_seen({"asked": time.time(), "view": asdict(records), "ended": ended})
     return records, ""
 
 
@@ -222,7 +250,8 @@ def _here(words: str, run: RunDir, place: PlaceRef) -> str:
 
 
 def _made(values: Record) -> RunView:
-    return RunView(**{field.name: values[field.name] for field in fields(RunView)})
+    given = [field for field in fields(RunView) if field.name in values or field.default is MISSING]
+    return RunView(**{field.name: values[field.name] for field in given})
 
 
 def _common(view: RunView) -> Record:

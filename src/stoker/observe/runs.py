@@ -43,6 +43,8 @@ class RunRow:
     workers: int | None
     updated: float | None
     """When something was last written down, in seconds since 1970."""
+    unread: str = ""
+    """Why its newest records could not be read, of a run in a cluster: step and loss are the last that were seen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
