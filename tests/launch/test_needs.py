@@ -180,8 +180,12 @@ def test_a_cluster_whose_nodes_are_all_cordoned_is_called_so() -> None:
     sick = closed("b", status={"conditions": [{"type": "Ready", "status": "False"}]})
     with pytest.raises(UserError, match=r"\(cordoned or not ready\)"):
         check_open(of(), cluster(closed("a"), sick), kubectl="kubectl")
-    for there in (cluster(closed("a"), node("b")), cluster(closed("a"), elastic=True), cluster(sick)):
-        check_open(of(), there, kubectl="kubectl")
+    assert check_open(of(), cluster(closed("a"), node("b")), kubectl="kubectl") == []
+    [warning] = check_open(of(), cluster(closed("a"), elastic=True), kubectl="kubectl")
+    assert "closed to new pods (cordoned): its pods wait" in warning
+    assert "kubectl uncordon a" in warning
+    [warning] = check_open(of(), cluster(sick), kubectl="kubectl")
+    assert "is not ready, such as b" in warning
 
 
 def test_a_run_that_would_end_first_is_refused_nodes_that_nobody_adds() -> None:

@@ -43,18 +43,24 @@ def check_fits(needs: Needs, inventory: Inventory, *, nodes: int) -> list[str]:
     return warnings
 
 
-def check_open(needs: Needs, inventory: Inventory, *, kubectl: str) -> None:
-    """Refuses a cluster whose nodes are all cordoned: not even the pod that brings the run's files starts there."""
+def check_open(needs: Needs, inventory: Inventory, *, kubectl: str) -> list[str]:
+    """Refuses a cluster whose nodes are all cordoned: not even the pod that brings the run's files starts there.
+
+    A warning where nodes may be added, or none is ready for another reason.
+    """
     fitting = inventory.fitting(needs)
-    cordoned = [machine for machine, _ in fitting if machine.cordoned]
-    if not inventory.known or inventory.elastic or not cordoned or any(machine.ready for machine, _ in fitting):
-        return
+    if not inventory.known or not fitting or any(machine.ready for machine, _ in fitting):
+        return []
     total = sum(count for _, count in fitting)
     which = "the node that its pods may run on is" if total == 1 else f"all {total} nodes that its pods may run on are"
-    others = "" if len(cordoned) == len(fitting) else " or not ready"
-    raise UserError(
-        f"{which} closed to new pods (cordoned{others})", remedy=f"Run: {kubectl} uncordon {cordoned[0].name}"
-    )
+    cordoned = [machine.name for machine, _ in fitting if machine.cordoned]
+    if not cordoned:
+        return [f"{which} not ready, such as {fitting[0][0].name}: its pods wait; {kubectl} describe nodes tells more"]
+    problem = f"{which} closed to new pods (cordoned{' or not ready' * (len(cordoned) < len(fitting))})"
+    remedy = f"{kubectl} uncordon {cordoned[0]}"
+    if inventory.elastic:
+        return [f"{problem}: its pods wait until another is added, or one is opened with: {remedy}"]
+    raise UserError(problem, remedy=f"Run: {remedy}")
 
 
 def check_room(needs: Needs, inventory: Inventory, *, nodes: int) -> None:

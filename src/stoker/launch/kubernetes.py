@@ -126,7 +126,7 @@ class Kubernetes:
         wanted = needs(spec, submission.run.name)
         warnings = check_fits(wanted, facts.inventory, nodes=spec.on.nodes.most)
         if not running:
-            check_open(wanted, facts.inventory, kubectl=self.cluster.kubectl_anywhere)
+            warnings += check_open(wanted, facts.inventory, kubectl=self.cluster.kubectl_anywhere)
         last = running or self._last(owner)
         for one in job_kind(name).trials(submission.objects):
             if one["kind"] in SHARED and self._there(key_of(one), one["metadata"]["name"]):

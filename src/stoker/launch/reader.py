@@ -151,10 +151,13 @@ def _wait(cluster: Cluster, name: str, end: float) -> str:
 
 def trouble(pod: Object, kubectl: str) -> UserError | None:
     """What no waiting mends."""
-    name, image = pod["metadata"]["name"], pod["spec"]["containers"][0]["image"]
+    name, spec = pod["metadata"]["name"], pod["spec"]
+    images = {one["name"]: one["image"] for one in [*spec["containers"], *(spec.get("initContainers") or [])]}
     status = pod.get("status") or {}
-    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
-    for state in states:
+    for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        state, image = one.get("state") or {}, images.get(one["name"], "")
+        if one["name"] != spec["containers"][0]["name"] and "terminated" in state:
+            continue  # an init container that has done its work
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
         if waiting.get("reason") in IMAGE_PROBLEMS:
             return UserError(

@@ -83,6 +83,10 @@ def _state(pod: Object, container: Object) -> tuple[str, str]:
     state = container.get("state", {})
     if pod["metadata"].get("deletionTimestamp"):
         return "Stopping", ""
+    for init in status.get("initContainerStatuses") or []:
+        waits = (init.get("state") or {}).get("waiting") or {}
+        if waits.get("reason") not in (None, "PodInitializing"):
+            return f"Init:{waits['reason']}", f"{init['name']}: {waits.get('message', '')}"
     if waiting := state.get("waiting"):
         return waiting.get("reason", "Waiting"), waiting.get("message", "")
     if (ended := state.get("terminated")) and status.get("phase") == "Failed":
