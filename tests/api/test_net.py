@@ -8,6 +8,7 @@ import pytest
 from stoker.api.net import between_nodes_of
 from stoker.launch.jobs import KINDS, job_kind
 from stoker.launch.probe.pods import MOST
+from stoker.spec.errors import UserError
 from tests.closed_pods import Server, launched, serving
 
 
@@ -38,3 +39,9 @@ def test_of_very_many_pods_as_many_are_asked_as_can_be_and_no_fewer(api: Server,
     api.pods = MOST + 1
     survey = between_nodes_of(launched(tmp_path, "job"), nodes=None, gpus=False)
     assert (len(survey.lost), len(api.asked), survey.nodes) == (MOST, MOST, MOST + 1)
+
+
+def test_of_a_run_that_is_over_that_is_said_at_once_and_no_pod_is_made(api: Server, tmp_path: Path) -> None:
+    api.pods, api.done = 0, True
+    with pytest.raises(UserError, match=r"run 'demo' is over \(done\).* stoker net demo --nodes 2; or"):
+        between_nodes_of(launched(tmp_path, "job"), nodes=None, gpus=False)

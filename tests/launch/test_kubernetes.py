@@ -8,7 +8,7 @@ import pytest
 
 from stoker.kube.session import TRIES
 from stoker.launch.backend import Submission
-from stoker.launch.kubernetes import NO_CLUSTER, Kubernetes, plan
+from stoker.launch.kubernetes import NO_CLUSTER, Kubernetes, place_of, plan
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import AnySpec
@@ -160,3 +160,33 @@ def test_a_queue_of_kueues_is_looked_for_in_the_version_that_the_cluster_prefers
         spec, submission = planned("on.queue=cv")
         with pytest.raises(UserError, match=r"on\.queue names LocalQueue 'cv', .*There are: nlp"):
             Kubernetes.of(spec.on).check(spec, NO_CLUSTER, submission)
+
+
+def test_a_pod_that_has_not_started_is_given_no_time_to_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pod(name: str, **state: Any) -> dict[str, Any]:
+        statuses = [{"name": "pytorch", **state}] if state else []
+        return {"metadata": {"name": name}, "spec": {}, "status": {"containerStatuses": statuses}}
+
+    pods = [
+        pod("new"),
+        pod("in-init", state={"waiting": {"reason": "PodInitializing"}}),
+        pod("running", state={"running": {}}),
+        pod("again", state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": {"exitCode": 1}}),
+        pod("ended", state={"terminated": {"exitCode": 0}}),
+    ]
+    deleted: list[str] = []
+
+    def answer(method: str, path: str, _: str) -> tuple[int, Any]:
+        if method == "DELETE":
+            deleted.append(path.rpartition("/")[2])
+            return 200, made(path)
+        if path.endswith("/pods"):
+            return 200, {"metadata": {"resourceVersion": "1"}, "items": pods}
+        return (200, made(path) | {"status": {"active": 1}}) if path.endswith("/demo-abcd") else (404, NOT_FOUND)
+
+    with served(tmp_path, answer) as file:
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        spec, submission = planned("on.job=job")
+        assert Kubernetes.of(spec.on).delete(place_of(submission))
+    assert deleted[:2] == ["demo-abcd", "pods"]
+    assert sorted(deleted[2:]) == ["in-init", "new"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.launch.fits import check_fits, check_room
+from stoker.launch.fits import check_fits, check_open, check_room
 from stoker.launch.inventory import Inventory, grouped, quantity
 from stoker.launch.needs import Needs, needs
 from stoker.spec.errors import UserError
@@ -165,6 +165,27 @@ def test_taints_count_unless_they_are_tolerated() -> None:
     with pytest.raises(UserError, match=r"all have taints\. Set on.tolerations to some of: team"):
         check_fits(of(), there, nodes=1)
     assert check_fits(of("on.tolerations=[team]"), there, nodes=1) == []
+
+
+def closed(name: str, **state: object) -> dict[str, object]:
+    one = node(name, cpu="4", memory="16Gi")
+    return one | {"spec": {"unschedulable": True}} if not state else one | state
+
+
+def test_a_cluster_whose_nodes_are_all_cordoned_is_called_so() -> None:
+    with pytest.raises(UserError, match=r"all 2 nodes .* closed to new pods \(cordoned\)\. Run: kubectl uncordon a$"):
+        check_open(of(), cluster(closed("a"), closed("b")), kubectl="kubectl")
+    with pytest.raises(UserError, match=r"the node that its pods may run on is closed to new pods \(cordoned\)"):
+        check_open(of(), cluster(closed("a"), node("b", taints=("team",))), kubectl="kubectl")
+    sick = closed("b", status={"conditions": [{"type": "Ready", "status": "False"}]})
+    with pytest.raises(UserError, match=r"\(cordoned or not ready\)"):
+        check_open(of(), cluster(closed("a"), sick), kubectl="kubectl")
+    assert check_open(of(), cluster(closed("a"), node("b")), kubectl="kubectl") == []
+    [warning] = check_open(of(), cluster(closed("a"), elastic=True), kubectl="kubectl")
+    assert "closed to new pods (cordoned): its pods wait" in warning
+    assert "kubectl uncordon a" in warning
+    [warning] = check_open(of(), cluster(sick), kubectl="kubectl")
+    assert "is not ready, such as b" in warning
 
 
 def test_a_run_that_would_end_first_is_refused_nodes_that_nobody_adds() -> None:

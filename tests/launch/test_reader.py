@@ -210,3 +210,22 @@ def waiting(why: str, *, seconds: float) -> dict[str, Any]:
     pod = reader_pod(REF, spec(), name="r", kind=READER)
     status = {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable", "message": why}]}
     return pod | {"metadata": pod["metadata"] | {"creationTimestamp": made}, "status": status}
+
+
+def test_the_image_that_cannot_be_pulled_is_named_and_not_the_runs_own() -> None:
+    waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+    done = {"name": "init", "state": {"terminated": {"exitCode": 0}}}
+    pod = {
+        "metadata": {"name": "reader"},
+        "spec": {
+            "containers": [{"name": "pytorch", "image": "own"}, {"name": "mesh", "image": "proxy:1"}],
+            "initContainers": [{"name": "init", "image": "alpine:3.10"}],
+        },
+        "status": {"initContainerStatuses": [{"name": "init", "state": {"waiting": waiting}}]},
+    }
+    assert "the image alpine:3.10 cannot be pulled" in str(trouble(pod, "kubectl"))
+    statuses = [{"name": "pytorch", "state": {"running": {}}}, {"name": "mesh", "state": {"waiting": waiting}}]
+    pod["status"] = {"initContainerStatuses": [done], "containerStatuses": statuses}
+    assert "the image proxy:1 cannot be pulled" in str(trouble(pod, "kubectl"))
+    pod["status"] = {"initContainerStatuses": [done], "containerStatuses": statuses[:1]}
+    assert trouble(pod, "kubectl") is None

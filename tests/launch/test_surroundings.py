@@ -76,7 +76,8 @@ def test_the_verb_prints_it(run: RunDir, worker: subprocess.Popen[bytes]) -> Non
     done = subprocess.run([*argv, "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["pid"] == worker.pid
     text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert "PLAIN" in text
+    assert "  PLAIN         shown\n" in text
+    assert "  TOKENIZERS_PARALLELISM false\n" in text
     assert "s3cr3t-value" not in text
 
 

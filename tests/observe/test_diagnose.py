@@ -87,7 +87,32 @@ def test_the_first_worker_that_failed_is_named_with_its_own_error(run: RunDir) -
 def test_the_line_that_it_died_with_counts_where_its_log_has_gone_on(run: RunDir) -> None:
     run.log(1).write_text("loading\nup again\n")
     run.add_event("failed", rank=1, code=1, signal=None, line="no such layer", again=True)
-    assert "worker 1 was the first to fail: no such layer" in cause(run)
+    assert "worker 1 was the first to fail: it printed no error; its last line: no such layer" in cause(run)
+
+
+def test_the_error_above_an_abort_is_told(run: RunDir) -> None:
+    trace = ["Traceback (most recent call last):", '  File "x.py", line 3', "KeyError: 42"]
+    lines = [*(f"[rank1]: {line}" for line in trace), "terminate called without an active exception"]
+    run.log(1).write_text("\n".join(lines) + "\n")
+    run.add_event("failed", rank=1, code=None, signal="SIGABRT", line=lines[-1], again=True)
+    assert "worker 1 crashed (SIGABRT): KeyError: 42" in cause(run)
+
+
+def test_a_broken_connection_is_never_told_as_an_error_of_its_own(run: RunDir) -> None:
+    line = "RuntimeError: Connection closed by peer [10.0.0.7]"
+    run.log(0).write_text(f"{line}\n")
+    run.add_event("failed", rank=0, code=1, signal=None, line=line, again=True)
+    assert told(run) == "worker-lost-its-peers"
+    assert "another worker" in cause(run)
+
+
+def test_what_a_run_has_already_is_not_advised(run: RunDir) -> None:
+    run.add_event("failed", rank=0, code=1, signal=None, line="MemoryError", again=True)
+    assert "stoker launch tale batch.micro=1" in cause(run)
+    spec = run.spec()
+    run.write_spec(spec.model_copy(update={"batch": spec.batch.model_copy(update={"micro": 1})}))
+    assert told(run) == "memory-refused-at-least"
+    assert "batch.micro" not in cause(run)
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -131,6 +131,89 @@ def test_a_pod_that_took_the_place_of_one_that_failed_does_not_speak_for_it(ther
     assert f"pod {NAME}-0-old was the first to fail, with exit code 3: ValueError: no such token" in found.cause
 
 
+def failed(number: int, code: int = 3, at: str = "2026-11-15T12:00:05Z") -> Object:
+    ended = {"exitCode": code, "reason": "Error", "finishedAt": at}
+    statuses = [{"name": "pytorch", "state": {"terminated": ended}}]
+    return pod("job", number, status={"phase": "Failed", "containerStatuses": statuses})
+
+
+def over(*pods: Object) -> dict[str, list[Object]]:
+    conditions = [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "failed"}]
+    return {"jobs": [owner({"completions": len(pods)}, {"conditions": conditions})], "pods": list(pods)}
+
+
+PEER = "RuntimeError: Connection closed by peer"
+
+
+def test_the_pod_that_failed_by_itself_is_the_cause_however_many_victims_ended_before(
+    there: Holdings, launched
+) -> None:
+    there.things |= over(*(failed(n) for n in range(12)), failed(12, at="2026-11-15T12:00:09Z"))
+    there.logs = {f"{NAME}-{n}": f"[{n}] {PEER}\nstoker: node {n} (pod x) follows node 0 at y\n" for n in range(12)}
+    there.logs[f"{NAME}-12"] = (
+        f"[12] Traceback (most recent call last):\n[12]   File x\n[12] KeyError: 42\n[13] {PEER}\n"
+    )
+    found = first(launched("job", "on.nodes=13"))
+    assert found is not None
+    assert f"pod {NAME}-12 was the first to fail, with exit code 3: KeyError: 42" in found.cause
+
+
+def test_a_pod_that_only_lost_its_peers_is_not_blamed(there: Holdings, launched) -> None:
+    there.things |= over(failed(0), failed(1, code=203))
+    there.logs = {f"{NAME}-0": f"[0] {PEER}\n"}
+    found = first(launched("job", "on.nodes=2"))
+    assert found is not None
+    assert found.id == "pods-lost-each-other"
+
+
+def test_what_a_supervisor_reports_while_all_is_well_is_no_reason(there: Holdings, launched, capsys) -> None:
+    there.things |= over(failed(0))
+    there.logs = {f"{NAME}-0": f"stoker: node 0 (pod {NAME}-0) leads\n"}
+    run = launched("job")
+    assert (found := first(run)) is not None
+    assert found.id == "pod-failed-silently"
+    assert main(["status", NAME]) == 0
+    assert "leads" not in found.cause + capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("job", "added", "expected", "said"),
+    [
+        ("pytorchjob", False, "init-image-of-the-operator", "setting of the training operator"),
+        ("job", False, "injected-image", "an operator or a webhook of the cluster adds it"),
+        ("job", True, "part-image", "in on.pod"),
+    ],
+)
+def test_an_image_that_is_not_the_runs_own_is_not_called_so(
+    there: Holdings, launched, job: str, added: bool, expected: str, said: str
+) -> None:
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "alpine:3.10"'}
+    statuses = {
+        "initContainerStatuses": [{"name": "init-pytorch", "state": {"waiting": waiting}}],
+        "containerStatuses": [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}],
+    }
+    one = pod(job, 0, status={"phase": "Pending"} | statuses)
+    one["spec"]["initContainers"] = [{"name": "init-pytorch", "image": "alpine:3.10"}]
+    there.things["pods"] = [one]
+    spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}} if job == "pytorchjob" else {"completions": 1}
+    there.things[f"{job}s"] = [owner(spec)]
+    words = ["on.pod={spec: {initContainers: [{name: init-pytorch, image: 'alpine:3.10'}]}}"] if added else []
+    found = first(launched(job, *words))
+    assert found is not None
+    assert found.id == expected
+    assert "cannot pull alpine:3.10, the image of" in found.cause
+    assert said in found.cause
+    assert "on.image" not in found.remedy
+
+
+def test_an_init_container_that_fails_is_named(there: Holdings, launched) -> None:
+    ended = {"name": "wait", "state": {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": BORN}}}
+    there.things |= over(pod("job", 0, status={"phase": "Failed", "initContainerStatuses": [ended]}))
+    assert (found := first(launched("job"))) is not None
+    assert found.id == "init-failed"
+    assert "init container wait of pod" in found.cause
+
+
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
 def test_a_run_that_kueue_holds_back_is_not_let_past_it(there: Holdings, launched, version: str) -> None:
     queue = {"kueue.x-k8s.io/queue-name": "team"}

@@ -4,6 +4,7 @@ import shlex
 from typing import Any
 
 from stoker.launch.inventory import Machine
+from stoker.launch.inventory import machine as as_machine
 from stoker.observe.obstacles import obstacle
 from stoker.spec.on import On
 
@@ -142,4 +143,11 @@ def test_without_a_look_at_the_nodes_the_schedulers_words_tell() -> None:
     assert obstacle(pod(), SHORT, None).obstacle == "room"
     assert obstacle(pod(), TAINT, None).lacks == "team"
     assert obstacle(pod(nodeSelector={"a": "b"}), AFFINITY, None).lacks == "a=b"
+    assert obstacle(pod(), "0/1 nodes are available: 1 node(s) were unschedulable.", None).obstacle == "cordon"
     assert obstacle(pod(), "0/1 nodes are available: 1 node(s) had something else.", None).obstacle == ""
+
+
+def test_a_node_is_cordoned_before_its_taint_is_there() -> None:
+    node = {"metadata": {"name": "one"}, "spec": {"unschedulable": True}, "status": {"allocatable": {"cpu": "4"}}}
+    found = obstacle(pod(), "0/1 nodes are available: 1 node(s) were unschedulable.", [as_machine(node)])
+    assert (found.obstacle, found.example) == ("cordon", "one")

@@ -45,6 +45,15 @@ def test_ranks_come_from_the_runs_own_records() -> None:
     ]
 
 
+def test_what_its_init_container_waits_for_is_told() -> None:
+    waits = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "alpine:3.10"'}
+    before = container({"waiting": waits}, name="init-pytorch")
+    behind = container({"waiting": {"reason": "PodInitializing"}})
+    (row,) = rows(pod("a", 0, phase="Pending", initContainerStatuses=before, containerStatuses=behind))
+    assert row.state == "Init:ImagePullBackOff"
+    assert row.reason == 'init-pytorch: Back-off pulling image "alpine:3.10"'
+
+
 def test_what_keeps_a_pod_from_running_is_told() -> None:
     pull = container({"waiting": {"reason": "ImagePullBackOff", "message": "no\n such image"}})
     nowhere = [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}]

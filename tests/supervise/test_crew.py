@@ -1,18 +1,108 @@
+"""Of workers that end together, the one that failed by itself is the reason, whichever ended first."""
+
+import itertools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from stoker.rundir import RunDir
+from stoker.spec import contract
 from stoker.spec.run import ScriptSpec
+from stoker.supervise.crew import LOST, Crew, Death, death
 from stoker.supervise.workers import Job, alone
+from tests.waiting import until
 
+PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.9]:53"
+ABORT = "terminate called without an active exception"
+NATIVE = "\n".join(f"frame #{n}: c10d::ProcessGroupGloo::runLoop(int) + 0x{n:x}" for n in range(60))
+KEY_ERROR = 'Traceback (most recent call last):\n  File "train.py", line 3\nKeyError: 42'
 SAYS = {
     "ValueError: no such thing": "sys.exit(1)",
-    "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.9]:53": "sys.exit(1)",
+    PEER: "sys.exit(1)",
     "killed": "os.kill(os.getpid(), 9)",
 }
+
+
+class Ended(Crew):
+    """Workers that have ended, in the order given."""
+
+    def __init__(self, *ends: tuple[int, str]) -> None:
+        self.world = len(ends)
+        self._ends = ends
+
+    def poll(self) -> dict[int, int]:
+        return {rank: code for rank, (code, _) in enumerate(self._ends)}
+
+    def death(self, rank: int) -> Death:
+        code, said = self._ends[rank]
+        if code == LOST:
+            return Death(rank=rank, code=None, signal=None, line="", said="", lost="node 1")
+        return death(rank, code, said=said)
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("cause", "victims"),
+    [
+        ((1, KEY_ERROR), [(1, PEER), (1, f"{PEER}\n{NATIVE}"), (-6, f"{PEER}\n{ABORT}"), (-6, ABORT)]),
+        ((-6, f"{KEY_ERROR}\n{ABORT}\n{NATIVE}"), [(1, PEER), (-6, f"{PEER}\n{ABORT}\n{NATIVE}"), (-11, PEER)]),
+        ((-9, "step 5"), [(1, PEER), (-6, f"{PEER}\n{ABORT}"), (1, "ValueError: the others are gone")]),
+        ((-11, "step 5"), [(1, PEER), (-6, f"{PEER}\n{ABORT}")]),
+        ((LOST, ""), [(1, PEER), (-9, "step 5"), (1, KEY_ERROR)]),
+        ((1, "bad settings"), [(1, PEER), (-6, f"{PEER}\n{ABORT}")]),
+        ((-6, "terminate called after throwing an instance of 'std::bad_alloc'"), [(1, PEER)]),
+    ],
+    ids=lambda value: repr(value[:2])[:40],
+)
+def test_the_reason_is_the_same_in_every_order(cause: tuple[int, str], victims: list[tuple[int, str]]) -> None:
+    for order in itertools.permutations([cause, *victims]):
+        culprit = Ended(*order).culprit()
+        assert culprit is not None
+        assert culprit.rank == order.index(cause)
+
+
+def test_its_own_error_is_told_and_not_how_it_was_aborted() -> None:
+    found = death(1, -6, said=f"step 5\n{KEY_ERROR}\n{ABORT}\n{NATIVE}\n")
+    assert str(found) == "worker 1 was killed by SIGABRT: KeyError: 42"
+
+
+def test_ordinary_output_is_told_as_such_and_not_as_the_reason() -> None:
+    assert (
+        str(death(0, -9, said="step 5 loss 3.2\n")) == "worker 0 was killed by SIGKILL; its last line: step 5 loss 3.2"
+    )
+
+
+@pytest.mark.parametrize("code", [contract.EXIT_USER, contract.EXIT_FAILED])
+def test_a_victim_does_not_decide_that_trying_again_is_of_no_use(code: int) -> None:
+    assert Ended((code, PEER), (1, KEY_ERROR)).fatal() is None
+    assert Ended((code, PEER), (1, PEER)).fatal() is not None
+    assert Ended((code, "rank 0: the loss is nan"), (1, PEER)).fatal() is not None
+
+
+Started = Callable[..., Crew]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Started:
+    def start(parts: list[str]) -> Crew:
+        script = tmp_path / "train.py"
+        lines = [f"if rank == {rank}: {part}" for rank, part in enumerate(parts)]
+        script.write_text(dedent("import os, sys, time\nrank = int(os.environ['RANK'])\n") + "\n".join(lines))
+        run = RunDir(tmp_path / "tale")
+        spec = ScriptSpec(name="tale", script=str(script))
+        run.create(spec, None)
+        job = Job(run=run, command=[sys.executable, str(script)], workers=len(parts))
+        return job.start(spec, alone(attempt=1, restart=0, workers=len(parts)), note=print)
+
+    return start
 
 
 @pytest.mark.parametrize(
@@ -25,19 +115,37 @@ SAYS = {
     ],
 )
 def test_of_workers_that_end_together_the_one_least_likely_to_be_a_victim_is_the_culprit(
-    tmp_path: Path, order: list[str], culprit: int
+    started: Started, order: list[str], culprit: int
 ) -> None:
     lines = [next(line for line in SAYS if line.startswith(word)) for word in order]
-    parts = [f"if rank == {rank}: print({line!r}, flush=True); {SAYS[line]}" for rank, line in enumerate(lines)]
-    script = tmp_path / "train.py"
-    script.write_text(dedent("import os, sys\nrank = int(os.environ['RANK'])\n") + "\n".join(parts))
-    run = RunDir(tmp_path / "tale")
-    spec = ScriptSpec(name="tale", script=str(script))
-    run.create(spec, None)
-    job = Job(run=run, command=[sys.executable, str(script)], workers=len(order))
-    crew = job.start(spec, alone(attempt=1, restart=0, workers=len(order)), note=print)
+    crew = started([f"print({line!r}, flush=True); {SAYS[line]}" for line in lines])
     assert crew.wait(60)
     found = crew.culprit()
     crew.end()
     assert found is not None
     assert found.rank == culprit
+
+
+def test_a_worker_that_takes_long_to_end_is_waited_for_while_only_its_victims_have_ended(
+    started: Started, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    slow = (
+        f"print('KeyError: 42', flush=True); [time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(gone)!r}), 1)]"
+    )
+    crew = started([f"print({PEER!r}, flush=True); sys.exit(1)", f"{slow}; sys.exit(1)", "time.sleep(600)"])
+    until(lambda: 0 in crew.poll())
+    looks = itertools.count()
+
+    def stopping() -> bool:
+        """The victim was looked at already."""
+        if next(looks) == 3:
+            gone.touch()
+        return False
+
+    crew.settle(stopping)
+    found = crew.culprit()
+    assert crew.alive, "a worker that hangs in a collective is not waited for"
+    crew.end()
+    assert found is not None
+    assert (found.rank, found.line) == (1, "KeyError: 42")

@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 
+from stoker.supervise.crew import death
 from stoker.supervise.logfile import LogFile
 from stoker.supervise.pump import PIECE, Pump
 from stoker.supervise.redact import Redactor
@@ -57,7 +58,7 @@ def test_every_line_of_both_streams_is_stamped_and_in_order(tmp_path: Path) -> N
     worker = Worker(tmp_path, code)
     assert worker.end() == ["out 0", "err 0", "out 1", "err 1", "out 2", "err 2", "", "the end"]
     assert b"".join(worker.heard).decode().split("\n")[-2] == "the end"
-    assert worker.pump.last_line == "the end"
+    assert worker.pump.tail.endswith("the end\n")
 
 
 def test_nothing_that_was_printed_before_a_kill_is_lost(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_what_is_told_of_the_last_line_is_of_this_attempt_and_short(tmp_path: Pa
     Worker(tmp_path, 'say("of the first attempt")').end()
     silent = Worker(tmp_path, "")
     silent.end()
-    assert silent.pump.last_line == ""
+    assert death(0, 1, said=silent.pump.tail).line == ""
     loud = Worker(tmp_path, 'say("q" * 5000); say("  "); say("")')
     loud.end()
-    assert loud.pump.last_line == "q" * 500
+    assert death(0, 1, said=loud.pump.tail).line == "q" * 500

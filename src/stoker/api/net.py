@@ -12,13 +12,15 @@ from stoker.launch.execution import Execution
 from stoker.launch.image.base import Progress as Building
 from stoker.launch.image.reference import without_scheme
 from stoker.launch.jobs import job_kind
+from stoker.launch.kubernetes import has_not_ended
 from stoker.launch.needs import needs
 from stoker.launch.probe.agents import ARGV, Agent
 from stoker.launch.probe.conduct import conduct
 from stoker.launch.probe.pods import evenly, headless, made, sites
 from stoker.launch.probe.survey import Place, Survey
 from stoker.launch.reader import runs
-from stoker.rundir import RunDir
+from stoker.launch.standing import standing
+from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes, cluster_name
@@ -42,6 +44,8 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
         run=word,
         again=f"stoker stop {word} && stoker launch {word}" if live else f"stoker launch {word}",
     )
+    if not nodes and not live:
+        _check_not_over(cluster, run, place)
     if nodes or not live:
         wanted = nodes or spec.on.nodes.most
         survey = _with_pods(cluster, spec, name=place.run, image=place.image, nodes=wanted, gpus=gpus)
@@ -53,6 +57,19 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
         )
     survey = _look(cluster, live, spec, image=place.image, container=job_kind(place.job).CONTAINER, live=True)
     return replace(survey, place=about)
+
+
+def _check_not_over(cluster: Cluster, run: RunDir, place: PlaceRef) -> None:
+    """A run that waits for its pods may be looked at from others; one that has ended has no network to look at."""
+    state = standing(cluster, place, cluster.get(job_kind(place.job).KIND, place.run))
+    if has_not_ended(state):
+        return
+    word = command_word(run)
+    raise UserError(
+        f"run '{run.name}' is over ({state.state if state else 'its job is gone'}) and has no pods to look from",
+        remedy=f"Look from pods made for it: stoker net {word} --nodes {run.any_spec().on.nodes.most}; "
+        f"or start it again: stoker launch {word}",
+    )
 
 
 def between_nodes(spec: AnySpec, *, nodes: int | None, gpus: bool, progress: Building = lambda *_: None) -> Survey:

@@ -80,7 +80,7 @@ def _words(found: Surroundings) -> str:
 
 
 def _part(title: str, values: dict[str, str]) -> str:
-    return title + "\n" + "\n".join(f"  {name:<14}{value}" for name, value in values.items())
+    return title + "\n" + "\n".join(f"  {name:<13} {value}" for name, value in values.items())
 
 
 def _indented(text: str) -> str:

@@ -63,7 +63,7 @@ def printable(text: str) -> str:
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
     """One line each: a name, then what there is to say."""
-    return "\n".join(f"  {name}".ljust(INDENT) + text for name, text in rows)
+    return "\n".join(f"  {name} ".ljust(INDENT) + text for name, text in rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, states: int | None = None) -> str:

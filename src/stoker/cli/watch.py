@@ -25,6 +25,7 @@ WORD = 10.0  # seconds between two words of a command that waits
 PATIENCE = 660.0  # seconds: a supervisor gives a save ten minutes, then ends its workers
 AGAIN = 2.0  # seconds between two tables of --watch
 ELSEWHERE = "stoker.cli.watch_cluster"  # for runs that do not live here; heavy, so by name
+ENDED = ("done", "failed")
 HEAD = ("RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "LEFT", "WORKERS", "UPDATED")
 
 
@@ -71,8 +72,11 @@ def _list(args: argparse.Namespace) -> str:
     if room is not None and len(rows) + 3 > room:  # the time, the head, and the line where the cursor stands
         lines[0] += f"  {len(rows)} runs, the last {max(1, room - 3)} of them:"
         rows = rows[-max(1, room - 3) :]
-    unknown = [f"{one.name}: {output.printable(one.reason)}" for one in rows if one.state == "unknown" and one.reason]
-    return "\n".join([*lines, output.table(HEAD, [_cells(one) for one in rows], states=1), *unknown])
+    notes = [f"{one.name}: {output.printable(one.reason)}" for one in rows if one.state == "unknown" and one.reason]
+    unread = [one.name for one in rows if one.unread and one.state in ENDED]
+    if unread:
+        notes.append(f"≥: how far it came is not read yet; see: stoker status {unread[0]}")
+    return "\n".join([*lines, output.table(HEAD, [_cells(one) for one in rows], states=1), *notes])
 
 
 def _cells(one: RunRow) -> tuple[str, ...]:
@@ -145,7 +149,9 @@ def _details(one: RunView, why: Finding | None) -> list[tuple[str, str]]:
 
 
 def _steps(one: RunRow) -> str:
-    return f"{one.step} of {one.steps}" if one.steps else str(one.step)
+    """`≥`: as far as is known of a run that has ended since."""
+    step = f"≥{one.step}" if one.unread and one.state in ENDED else str(one.step)
+    return f"{step} of {one.steps}" if one.steps else step
 
 
 def stop_arguments(parser: argparse.ArgumentParser) -> None:

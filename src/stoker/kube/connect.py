@@ -14,6 +14,7 @@ import yaml
 from kr8s._auth import KubeAuth
 
 from stoker.kube.cluster import Cluster
+from stoker.kube.expiry import expired
 from stoker.kube.kubectl import kubectl
 from stoker.kube.refusals import LoggedOut, Unreachable
 from stoker.kube.session import Session
@@ -41,7 +42,9 @@ def connect(context: str | None = None, namespace: str | None = None) -> Cluster
     known = contexts()
     chosen = _choose(known, context)
     who = f"context {chosen}" if chosen else "this pod's cluster"
-    session = Session(lambda: _credentials(chosen, who), who=who)
+    session = Session(
+        lambda: _credentials(chosen, who), who=who, expired=lambda: expired(known.files, chosen, in_pod=IN_POD)
+    )
     return Cluster(session, context=chosen, namespace=namespace or _namespace(known, chosen))
 
 

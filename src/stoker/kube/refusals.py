@@ -121,6 +121,12 @@ def forbidden(
 
 def unreachable(error: Exception, *, server: str, who: str) -> Unreachable:
     reason = " ".join(str(error).split()) or type(error).__name__
+    if "certificate has expired" in reason or "certificate is not yet valid" in reason:
+        how = "has expired" if "has expired" in reason else "is not valid yet"
+        return Unreachable(
+            f"the certificate of the API server {server} of {who} {how}",
+            remedy="Ask your cluster admin to renew it; or the clock of this machine is wrong: date",
+        )
     if "CERTIFICATE_VERIFY_FAILED" in reason:
         return Unreachable(
             f"the certificate of the API server {server} of {who} is not the one that the kubeconfig names",

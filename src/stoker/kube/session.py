@@ -7,20 +7,27 @@ from typing import Any
 
 import httpx
 
+from stoker.kube.expiry import Expired
 from stoker.kube.kinds import Kind
-from stoker.kube.refusals import refusal, unreachable
+from stoker.kube.refusals import Refused, Unreachable, refusal, unreachable
 
 TRIES = 5
 CONNECTS = 3  # of these where nobody listens
 PAUSE = 0.25  # seconds before the second try; doubled each time
+UNAUTHORIZED = 401
+OUT_OF_DATE = "ALERT_CERTIFICATE_EXPIRED"  # TLS: the server does not take the client's certificate
 PASSING = {429, 502, 503, 504}
 WEBHOOK = "failed calling webhook"  # an operator that has just been installed answers some seconds later
 
 
 class Session:
-    def __init__(self, log_in: Callable[[], httpx.Client], *, who: str) -> None:
+    def __init__(
+        self, log_in: Callable[[], httpx.Client], *, who: str, expired: Callable[[], Expired | None] = lambda: None
+    ) -> None:
+        """`expired`: asked when the server does not accept the credentials."""
         self._log_in = log_in
         self.who = who
+        self._expired = expired
         self.client = log_in()
 
     @property
@@ -46,15 +53,15 @@ class Session:
             except httpx.TransportError as e:
                 nobody = isinstance(e, httpx.ConnectError) and attempt + 1 == CONNECTS
                 if last or nobody or isinstance(e, httpx.ConnectTimeout) or "CERTIFICATE" in str(e):
-                    raise unreachable(e, server=self.server, who=self.who) from e
+                    raise self.unanswered(e) from e
             else:
                 if response.is_success:
                     return response
-                if response.status_code == 401 and attempt == 0:
+                if response.status_code == UNAUTHORIZED and attempt == 0:
                     self.client = self._log_in()
                     continue
                 if last or not _passes(response):
-                    raise refusal(response, verb=verb, kind=kind, name=name, namespace=namespace, who=self.who)
+                    raise self.refused(response, verb=verb, kind=kind, name=name, namespace=namespace)
             time.sleep(PAUSE * 2**attempt)
         raise AssertionError("the last try returns or raises")
 
@@ -68,10 +75,22 @@ class Session:
             with self.client.stream("GET", path, params=params, timeout=timeout) as response:
                 if not response.is_success:
                     response.read()
-                    raise refusal(response, verb=verb, kind=kind, name=name, namespace=namespace, who=self.who)
+                    raise self.refused(response, verb=verb, kind=kind, name=name, namespace=namespace)
                 yield response
         except (httpx.ConnectError, httpx.ConnectTimeout) as e:
-            raise unreachable(e, server=self.server, who=self.who) from e
+            raise self.unanswered(e) from e
+
+    def refused(self, response: httpx.Response, *, verb: str, kind: Kind, name: str, namespace: str | None) -> Refused:
+        """What a refusal means; of credentials that have expired, that they have."""
+        code = response.status_code
+        if code == UNAUTHORIZED and (expired := self._expired()):
+            return Refused(expired.problem, remedy=expired.remedy, code=code)
+        return refusal(response, verb=verb, kind=kind, name=name, namespace=namespace, who=self.who)
+
+    def unanswered(self, error: Exception) -> Unreachable:
+        if OUT_OF_DATE in str(error).upper().replace(" ", "_") and (expired := self._expired()):
+            return Unreachable(expired.problem, remedy=expired.remedy)
+        return unreachable(error, server=self.server, who=self.who)
 
 
 def _passes(response: httpx.Response) -> bool:

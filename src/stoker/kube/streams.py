@@ -10,7 +10,7 @@ from typing import BinaryIO
 import httpx
 
 from stoker.kube.kinds import Kind
-from stoker.kube.refusals import Lost, Refused, refusal, unreachable
+from stoker.kube.refusals import Lost, Refused
 from stoker.kube.session import Session
 from stoker.kube.websocket import Closed, NoUpgrade, WebSocket, websocket
 
@@ -102,6 +102,6 @@ def _open(session: Session, url: str, pod: str, params: list[tuple[str, str]]) -
         with websocket(session.client, whole, (CLOSABLE, PLAIN)) as ws:
             yield ws
     except NoUpgrade as e:
-        raise refusal(e.response, verb="create", kind=EXEC, name=pod, namespace=None, who=session.who) from e
+        raise session.refused(e.response, verb="create", kind=EXEC, name=pod, namespace=None) from e
     except (httpx.ConnectError, httpx.ConnectTimeout) as e:
-        raise unreachable(e, server=session.server, who=session.who) from e
+        raise session.unanswered(e) from e

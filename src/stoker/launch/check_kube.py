@@ -11,6 +11,7 @@ from stoker.kube.kinds import KINDS as API_KINDS
 from stoker.kube.kinds import Kind
 from stoker.kube.rights import grant
 from stoker.launch.check import Finding
+from stoker.launch.check_dns import check_dns
 from stoker.launch.inventory import Inventory, grouped
 from stoker.launch.jobs import KINDS, job_kind
 from stoker.launch.kubernetes import is_elastic
@@ -53,7 +54,6 @@ CONTROLLERS = {  # labels of their Deployments, as each comes from its own manif
 SHARES = re.compile(r"nfs|efs|fsx|filestore|cephfs|file\.csi\.azure|glusterfs|lustre|beegfs|weka|gpfs|juicefs")
 UNKNOWN_CLASS = "CLASS"
 INIT_FLAG = "--pytorch-init-container-image"
-DNS = {"kubernetes.io/service-name": "kube-dns"}
 
 
 def check(context: str | None, namespace: str | None) -> list[Finding]:
@@ -68,7 +68,7 @@ def check(context: str | None, namespace: str | None) -> list[Finding]:
         _nodes,
         _volumes,
         _operators,
-        _dns,
+        check_dns,
     ]
     return [finding for part in parts for finding in part(cluster)]
 
@@ -141,12 +141,16 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
     there = sum(count for _, count in ready)
     cores = sum(machine.offers.get("cpu", 0) * count for machine, count in ready)
     memory = sum(machine.offers.get("memory", 0) * count for machine, count in ready)
-    found = f"{there} of {total} ready, {cores:g} cores, {memory / GIB:,.0f} GiB"
+    cordoned = [(machine, count) for machine, count in inventory.kinds if machine.cordoned]
+    closed = f" ({sum(count for _, count in cordoned)} cordoned)" if cordoned else ""
+    found = f"{there} of {total} ready{closed}, {cores:g} cores, {memory / GIB:,.0f} GiB"
     for name in table()["devices"].values():
         if devices := sum(machine.offers.get(name, 0) * count for machine, count in ready):
             found += f", {devices:g} {name}"
     found += ", more are added on demand" if inventory.elastic else ""
     remedy = "" if there else f"See: {cluster.kubectl_anywhere} describe nodes"
+    if cordoned and not there:
+        remedy = f"Open it to new pods: {cluster.kubectl_anywhere} uncordon {cordoned[0][0].name}"
     yield Finding(name="nodes", ok=bool(there) or inventory.elastic, needed=True, found=found, remedy=remedy)
     yield from _devices(inventory)
 
@@ -277,19 +281,6 @@ def _trouble(cluster: Cluster, name: str, labels: Mapping[str, str], there: list
 def _words(deployment: Object) -> Iterator[str]:
     for container in deployment["spec"]["template"]["spec"]["containers"]:
         yield from (*container.get("command", []), *container.get("args", []))
-
-
-def _dns(cluster: Cluster) -> Iterator[Finding]:
-    try:
-        slices = list(cluster.list("EndpointSlice", labels=DNS, namespace="kube-system"))
-    except Forbidden:
-        yield Finding(name="DNS", ok=True, needed=False, found="you may not see it")
-        return
-    ends = [one for some in slices for one in some.get("endpoints") or []]
-    ready = [one for one in ends if one.get("conditions", {}).get("ready") is not False]
-    remedy = "" if ready else f"See: {cluster.kubectl_anywhere} -n kube-system get pods -l k8s-app=kube-dns"
-    found = f"{len(ready)} server{'s' * (len(ready) != 1)}" if ready else "no server is ready: names do not resolve"
-    yield Finding(name="DNS", ok=bool(ready), needed=False, found=found, remedy=remedy)
 
 
 def _resource(name: str) -> Kind:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import ceil
 
-from stoker.launch.inventory import Inventory, Machine, quantity
+from stoker.launch.inventory import Inventory, Machine, is_lasting, quantity
 from stoker.launch.needs import Needs
 from stoker.spec.errors import UserError
 
@@ -41,6 +41,26 @@ def check_fits(needs: Needs, inventory: Inventory, *, nodes: int) -> list[str]:
     if asked and there < nodes:
         warnings.append(f"{there} of the {nodes} nodes that it asks for are there now: the other pods wait")
     return warnings
+
+
+def check_open(needs: Needs, inventory: Inventory, *, kubectl: str) -> list[str]:
+    """Refuses a cluster whose nodes are all cordoned: not even the pod that brings the run's files starts there.
+
+    A warning where nodes may be added, or none is ready for another reason.
+    """
+    fitting = inventory.fitting(needs)
+    if not inventory.known or not fitting or any(machine.ready for machine, _ in fitting):
+        return []
+    total = sum(count for _, count in fitting)
+    which = "the node that its pods may run on is" if total == 1 else f"all {total} nodes that its pods may run on are"
+    cordoned = [machine.name for machine, _ in fitting if machine.cordoned]
+    if not cordoned:
+        return [f"{which} not ready, such as {fitting[0][0].name}: its pods wait; {kubectl} describe nodes tells more"]
+    problem = f"{which} closed to new pods (cordoned{' or not ready' * (len(cordoned) < len(fitting))})"
+    remedy = f"{kubectl} uncordon {cordoned[0]}"
+    if inventory.elastic:
+        return [f"{problem}: its pods wait until another is added, or one is opened with: {remedy}"]
+    raise UserError(problem, remedy=f"Run: {remedy}")
 
 
 def check_room(needs: Needs, inventory: Inventory, *, nodes: int) -> None:
@@ -102,7 +122,8 @@ def _who(needs: Needs) -> str:
 
 def _mend(needs: Needs, inventory: Inventory) -> str:
     if not needs.selectors and not needs.spot:
-        keys = sorted({str(taint["key"]) for machine, _ in inventory.kinds for taint in machine.taints})
+        taints = [taint for machine, _ in inventory.kinds for taint in machine.taints]
+        keys = sorted({str(taint["key"]) for taint in taints if is_lasting(taint)})
         ways = [f"Set on.tolerations to some of: {', '.join(keys)}"] if keys else []
         return "; or: ".join([*ways, "Name fewer nodes in on.avoid"] if needs.avoid else ways)
     types = {machine.labels.get("node.kubernetes.io/instance-type") for machine, _ in inventory.kinds} - {None}

@@ -10,6 +10,7 @@ from typing import Any
 from stoker.launch.needs import Needs
 
 Object = dict[str, Any]
+CORDON = "node.kubernetes.io/unschedulable"
 UNITS = {"": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
 UNITS |= {unit: Decimal(1000) ** (n + 1) for n, unit in enumerate("kMGTPE")}
 UNITS |= {f"{unit}i": Decimal(1024) ** (n + 1) for n, unit in enumerate("KMGTPE")}
@@ -26,6 +27,9 @@ class Machine:
     offers: Mapping[str, float]
     """Resource -> how much of it pods may have: cores, bytes, devices."""
     ready: bool
+    """It takes new pods."""
+    cordoned: bool = False
+    """Somebody has closed it to new pods."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +56,17 @@ NOTHING_KNOWN = Inventory(known=False)
 def machine(node: Object) -> Machine:
     spec, status = node.get("spec", {}), node.get("status", {})
     conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
+    taints = [one for one in spec.get("taints", []) if one["effect"] != "PreferNoSchedule"]
+    cordoned = bool(spec.get("unschedulable"))
+    if cordoned and all(one["key"] != CORDON for one in taints):  # the node controller adds it a moment later
+        taints.append({"key": CORDON, "effect": "NoSchedule"})
     return Machine(
         name=node["metadata"]["name"],
         labels=node["metadata"].get("labels", {}),
-        taints=tuple(one for one in spec.get("taints", []) if one["effect"] != "PreferNoSchedule"),
+        taints=tuple(taints),
         offers={name: quantity(value) for name, value in status.get("allocatable", {}).items()},
-        ready=conditions.get("Ready") == "True" and not spec.get("unschedulable"),
+        ready=conditions.get("Ready") == "True" and not cordoned,
+        cordoned=cordoned,
     )
 
 
@@ -69,7 +78,7 @@ def grouped(nodes: Iterable[Object], *, elastic: bool) -> Inventory:
     for node in nodes:
         one = machine(node)
         labels = tuple(sorted(item for item in one.labels.items() if item[1] != one.name))
-        key = (labels, repr(one.taints), tuple(sorted(one.offers.items())), one.ready)
+        key = (labels, repr(one.taints), tuple(sorted(one.offers.items())), one.ready, one.cordoned)
         index = names[one.name] = indices.setdefault(key, len(kinds))
         if index == len(kinds):
             kinds.append((one, 0))
@@ -86,18 +95,20 @@ def quantity(text: str | float) -> float:
     return float(Decimal(found[1]) * UNITS[found[2]])
 
 
+def is_lasting(taint: Mapping[str, str]) -> bool:
+    """Not one that comes and goes with the node's health."""
+    return not taint["key"].startswith("node.kubernetes.io/")
+
+
 def _welcomes(machine: Machine, needs: Needs) -> bool:
     """By its labels and taints."""
     if any(machine.labels.get(key) != value for key, value in needs.selectors.items()):
         return False
     if needs.spot and not any(machine.labels.get(key) == value for key, value in needs.spot):
         return False
-    return all(any(_tolerates(one, taint) for one in needs.tolerations) for taint in machine.taints if _lasting(taint))
-
-
-def _lasting(taint: Mapping[str, str]) -> bool:
-    """Not one that comes and goes with the node's health."""
-    return not taint["key"].startswith("node.kubernetes.io/")
+    return all(
+        any(_tolerates(one, taint) for one in needs.tolerations) for taint in machine.taints if is_lasting(taint)
+    )
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:

@@ -4,6 +4,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from stoker.kube import Cluster, Forbidden, HookSilent, Object, Refused, connect
 from stoker.kube.kinds import key_of
 from stoker.launch import pod, preconditions, secrets
 from stoker.launch.backend import Facts, Submission
-from stoker.launch.fits import check_fits
+from stoker.launch.fits import check_fits, check_open
 from stoker.launch.image.reference import without_scheme
 from stoker.launch.inventory import NOTHING_KNOWN, Inventory, grouped
 from stoker.launch.jobs import KINDS, JobState, job_kind, kind_name
@@ -30,6 +31,8 @@ from stoker.spec.run import AnySpec
 
 HIDDEN = "***"
 ENDED = ("done", "failed")
+HURRY_S = 1  # for a pod to end that has nothing to save
+AT_ONCE = 8  # such pods that are told at the same time
 POLL = 0.2  # seconds between two looks at an object that goes away
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 SHARED = ("Queue",)  # kinds of objects that a run may make and does not own
@@ -121,7 +124,10 @@ class Kubernetes:
         owner = submission.objects[-1]
         name = kind_name(owner)
         preconditions.check(self.cluster, spec.on, name)
-        warnings = check_fits(needs(spec, submission.run.name), facts.inventory, nodes=spec.on.nodes.most)
+        wanted = needs(spec, submission.run.name)
+        warnings = check_fits(wanted, facts.inventory, nodes=spec.on.nodes.most)
+        if not running:
+            warnings += check_open(wanted, facts.inventory, kubectl=self.cluster.kubectl_anywhere)
         last = running or self._last(owner)
         for one in job_kind(name).trials(submission.objects):
             if one["kind"] in SHARED and self._there(key_of(one), one["metadata"]["name"]):
@@ -169,8 +175,9 @@ class Kubernetes:
     def delete(self, place: PlaceRef) -> bool:
         """In the foreground: the job stays until its pods have saved and are gone. False when none runs; idempotent.
 
-        Its pods are told all at once: Kubernetes alone would tell a thousand of them over a minute. A job that has
-        ended by itself is left for those who want to look at it.
+        Its pods are told all at once: Kubernetes alone would tell a thousand of them over a minute. Those that have not
+        started have nothing to save, and are given no time for it. A job that has ended by itself is left for those who
+        want to look at it.
         """
         state = self.state(place)
         if state is None or state.state in ENDED:
@@ -182,7 +189,15 @@ class Kubernetes:
                 for inner, name in kind.inside(place.run):  # or it would replace the pods
                     self.cluster.delete(inner, name, foreground=True)
                 self.cluster.delete_all("Pod", labels={contract.LABEL_RUN: place.run})
+                self._hurry(place, kind.CONTAINER)
         return there
+
+    def _hurry(self, place: PlaceRef, container: str) -> None:
+        """Pods that were told to end and whose own container never started: an init container may not listen."""
+        pods = self.cluster.list("Pod", labels={contract.LABEL_RUN: place.run})
+        names = [one["metadata"]["name"] for one in pods if not has_started(one, container)]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda name: self.cluster.delete("Pod", name, grace=HURRY_S), names))
 
     def ended(self, place: PlaceRef) -> bool:
         """No pod of it runs any more; the cluster may still be tidying up."""
@@ -257,6 +272,15 @@ class Kubernetes:
                     self._say(f"{e.problem}; it is waited for, at most {HOOK_PATIENCE:.0f} seconds …")
                     told = True
             time.sleep(POLL)
+
+
+def has_started(pod: Object, container: str) -> bool:
+    """Whether that container of it runs, or ever has. Pure."""
+    for one in (pod.get("status") or {}).get("containerStatuses") or []:
+        if one["name"] == container:
+            states = (one.get("state") or {}, one.get("lastState") or {})
+            return any("running" in state or "terminated" in state for state in states)
+    return False
 
 
 def plan(spec: AnySpec, facts: ClusterFacts, run: Path) -> Submission:

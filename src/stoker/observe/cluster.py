@@ -1,5 +1,7 @@
 """Runs that live in a cluster: jobs and pods from its API server, steps and losses from the records on the volume."""
 
+import queue
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ from stoker.launch.jobs import KINDS, JobState, job_kind
 from stoker.launch.remote import Remote
 from stoker.launch.standing import standing
 from stoker.launch.transfer.frames import Cut
+from stoker.observe.pod_errors import first_cause, read_errors
 from stoker.observe.pods import PodRow, pod_rows, seconds
 from stoker.observe.runs import RunRow, RunView, State
 from stoker.rundir import PlaceRef, Record, RunDir
@@ -20,9 +23,11 @@ from stoker.spec import contract
 from stoker.spec.errors import StokerError, UserError
 
 FRESH = 30.0  # seconds that what `ps` was told is good for: it costs a worker's pod some of its time
+FINAL_READ_S = 15.0  # that `ps` waits for the last records of runs that have ended: a pod is made to read them, once
 TRIED = 2  # live pods that are asked before it is given up
 AT_ONCE = 8  # runs whose records are asked for at the same time
 FINAL = ("done", "failed", "paused")
+ENDED = ("done", "failed")  # as a job says it
 EVENT_KINDS = {"Pod", "Service", "PodGroup", *(job_kind(name).KIND.partition(".")[0] for name in KINDS)}
 Jobs = dict[tuple[str, str], dict[str, Any]]
 
@@ -40,8 +45,6 @@ class ClusterView(RunView):
     image: str
     volume: str
     pods: list[PodRow]
-    unread: str
-    """Why its records could not be read, and so no step is told."""
 
 
 def rows(runs: list[RunDir]) -> list[RunRow]:
@@ -59,7 +62,7 @@ def rows(runs: list[RunDir]) -> list[RunRow]:
             found += [_row(run, place, None, None, unknown=e.problem) for run, place in some]
             continue
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found += pool.map(partial(_row_of, cluster, jobs), some)
+            found += pool.map(partial(_row_of, cluster, jobs, time.monotonic() + FINAL_READ_S), some)
     return found
 
 
@@ -70,7 +73,7 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
     kind = job_kind(place.job)
     job = cluster.get(kind.KIND, place.run)
     state = standing(cluster, place, job)
-    ended = state is None or state.state in ("done", "failed")
+    ended = state is None or state.state in ENDED
     records, unread = _records(run, place, cluster, state, patient=ended)
     pods = pod_rows(
         cluster.list("Pod", labels={contract.LABEL_RUN: place.run}), kind.node, records.nodes, container=kind.CONTAINER
@@ -82,7 +85,7 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
         about["reason"] = _last_words(cluster, pods, kind.CONTAINER) or about["reason"]
     about["restarts"] = max(about["restarts"], sum(row.restarts for row in pods))
     return ClusterView(
-        **about,
+        **(about | {"unread": unread}),
         context=place.context,
         namespace=place.namespace,
         job=f"{kind.KIND} {place.run}: {state.state if state else 'gone'}",
@@ -90,7 +93,6 @@ def view(run: RunDir, cluster: Cluster | None = None) -> ClusterView:
         image=place.image,
         volume=place.volume,
         pods=pods,
-        unread=unread,
     )
 
 
@@ -116,26 +118,51 @@ def own_events(run: RunDir, cluster: Cluster, state: JobState | None) -> list[Re
 
 
 def _last_words(cluster: Cluster, pods: list[PodRow], container: str) -> str:
-    """Of the first pod that failed: where no records tell, its log may."""
-    for row in pods:
-        if row.state == "Failed":
-            try:
-                said = list(cluster.logs(row.pod, container=container, tail=1))
-            except StokerError:
-                said = []
-            return f"pod {row.pod}: {row.reason}" + (f": {said[-1]}" if said else "")
-    return ""
+    """Of the pod that failed by itself: where no records tell, its log may."""
+    failed = {row.pod: row for row in pods if row.state == "Failed"}
+    errors = read_errors(cluster, list(failed), container)
+    cause = first_cause(errors, {pod: row.code for pod, row in failed.items()})
+    if cause is None:
+        return ""
+    text = errors[cause].text
+    return f"pod {cause}: {failed[cause].reason}" + (f": {text}" if text else "")
 
 
-def _row_of(cluster: Cluster, jobs: Jobs, one: tuple[RunDir, PlaceRef]) -> RunRow:
+def _row_of(cluster: Cluster, jobs: Jobs, deadline: float, one: tuple[RunDir, PlaceRef]) -> RunRow:
     run, place = one
     job = jobs.get((job_kind(place.job).KIND, place.run))
     state = standing(cluster, place, job) if job else None
-    asked, known = _seen(run)
-    if known and (time.time() - asked < FRESH or state is None):
-        return _row(run, place, state, known)
-    records, _ = _records(run, place, cluster, state, patient=False)
-    return _row(run, place, state, records)
+    seen = _seen(run)
+    fresh = seen is not None and time.time() - seen.asked < FRESH
+    if state is None or state.state not in ENDED:
+        if seen and (fresh or state is None):
+            return _row(run, place, state, seen.view)
+        records, _ = _records(run, place, cluster, state, patient=False)
+        return _row(run, place, state, records)
+    if seen and (seen.ended or (fresh and seen.unread)):
+        records, unread = seen.view, seen.unread
+    else:
+        records, unread = _last_records(run, place, cluster, state, deadline)
+    return replace(_row(run, place, state, records), unread=unread)
+
+
+def _last_records(
+    run: RunDir, place: PlaceRef, cluster: Cluster, state: JobState, deadline: float
+) -> tuple[RunView, str]:
+    """Of a run that has ended: what it came to is read once, and known from then on. And why not, if it is not."""
+    answers: queue.SimpleQueue[tuple[RunView, str]] = queue.SimpleQueue()
+    reading = threading.Thread(
+        target=lambda: answers.put(_records(run, place, cluster, state, patient=True)), daemon=True
+    )
+    reading.start()
+    try:
+        records, unread = answers.get(timeout=max(0.1, deadline - time.monotonic()))
+    except queue.Empty:
+        seen = _seen(run)
+        records, unread = seen.view if seen else _nothing(run), "it takes too long"
+    if unread:
+        run.write_seen({"asked": time.time(), "view": asdict(records), "unread": unread})
+    return records, unread
 
 
 def _jobs(cluster: Cluster, names: Iterable[str]) -> Jobs:
@@ -154,8 +181,9 @@ def _records(
     run: RunDir, place: PlaceRef, cluster: Cluster, state: JobState | None, *, patient: bool
 ) -> tuple[RunView, str]:
     """What the run has written down, and why not. `patient`: a pod may be made to read them."""
-    _, known = _seen(run)
-    if known and known.state in FINAL and (state is None or state.state in ("done", "failed")):
+    seen = _seen(run)
+    known = seen.view if seen else None
+    if known and known.state in FINAL and (state is None or state.state in ENDED):
         return known, ""
     if state is not None and state.state == "waiting":  # no pod is up: what is known of earlier ones is all
         return known or _nothing(run), ""
@@ -165,7 +193,8 @@ def _records(
     except (StokerError, ValueError) as e:
         why = e.problem if isinstance(e, StokerError) else f"another version of Stoker wrote them ({e})"
         return known or _nothing(run), why
-    run.write_seen({"asked": time.time(), "view": asdict(records)})
+    ended = state is None or state.state in ENDED  # then there will be no other
+    run.write_seen({"asked": time.time(), "view": asdict(records), "ended": ended})
     return records, ""
 
 
@@ -221,15 +250,27 @@ def _here(words: str, run: RunDir, place: PlaceRef) -> str:
     return words.replace(f"{contract.MOUNT}/{contract.VOLUME_RUNS}/{place.run}", run.name)
 
 
-def _seen(run: RunDir) -> tuple[float, RunView | None]:
-    """When its records were last read, and what they said."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """What the records of a run last said."""
+
+    asked: float
+    view: RunView
+    ended: bool
+    """The run had ended: they will say nothing else."""
+    unread: str
+    """Why they could not be read."""
+
+
+def _seen(run: RunDir) -> _Seen | None:
     seen = run.seen()
     if seen is None:
-        return 0.0, None
+        return None
     try:
-        return seen["asked"], typed_value(RunView, seen["view"])
+        view = typed_value(RunView, seen["view"])
     except ValueError:
-        return 0.0, None  # another version wrote it
+        return None  # another version wrote it
+    return _Seen(asked=seen["asked"], view=view, ended=seen["ended"], unread=seen["unread"])
 
 
 def _common(view: RunView) -> Record:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,29 +17,25 @@ from stoker.launch.standing import with_pods
 from stoker.observe.claim_facts import claim_facts
 from stoker.observe.facts import ControllerFact, EventFact, Facts, HookFact, PodFact, RecordFact, RunFact
 from stoker.observe.job_facts import blame, first_pod, kueue, suspension, wanted
-from stoker.observe.launch_words import words
+from stoker.observe.launch_words import lighter, words
 from stoker.observe.link_facts import link_facts
-from stoker.observe.pod_facts import Newest, bare, ended_at, newest, pod_fact
+from stoker.observe.pod_errors import first_cause, is_victim, read_errors
+from stoker.observe.pod_facts import Newest, ended_at, newest, pod_fact
 from stoker.observe.pods import seconds
 from stoker.observe.queue_facts import queue_facts
-from stoker.observe.record_facts import error_in
 from stoker.observe.remote_records import Asked
 from stoker.observe.rules import findings
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec import contract
-from stoker.spec.errors import StokerError
 
 ENDED = ("done", "failed")
 HURRY = 4.0  # seconds that the records may take where something is known without them
 PATIENCE = 30.0  # the same where nothing is
-TRIED = 3  # pods that failed whose logs are read, the first of them first
-LAST = 50  # lines of each
-LINGER = 3.0  # seconds that a pod is watched which is started again and again
+LINGER = 3.0  # seconds that pods are watched, where one will end that has not yet
 SHORT = re.compile(r"insufficient|overused")
 HOOK = re.compile(r'failed calling webhook "([^"]+)": (.*)')
 HOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 ADMISSION = "admissionregistration.k8s.io/v1"
-BEREFT = re.compile(contract.BEREFT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,11 +64,13 @@ def gather(run: RunDir, cluster: Cluster | None = None, *, brief: bool = False) 
     if again and not brief and not any(ended_at(pod, kind.CONTAINER) for pod in seen.pods):
         some = _with_an_ending(cluster, place, kind, some)
     fact = partial(pod_fact, container=kind.CONTAINER, now=time.time(), machines=seen.machines, on=on)
-    pods = [fact(one, old, node=kind.node(one)) for one, old in some]
+    pods = _judged(cluster, kind, fact, some)
+    if not brief and any(pod.symptom for pod in pods) and any(not pod.ended for pod in pods):
+        pods = _judged(cluster, kind, fact, _with_an_ending(cluster, place, kind, some))
     ended = state is None or state.state in ENDED
     read = _read_before(run) if ended and (brief or seen.job is None) else None
     asked = Asked(run, place, cluster, ended=ended) if not read and _has_run(seen, ended=ended) else None
-    facts = _facts(run, place, cluster, seen, state, _first_to_fail(cluster, kind.CONTAINER, pods, some))
+    facts = _facts(run, place, cluster, seen, state, pods)
     if asked is None:
         return replace(facts, record=read)
     record, unread = asked.wait(HURRY if brief or findings(facts) else PATIENCE)
@@ -173,6 +171,7 @@ def _about(run: RunDir, place: PlaceRef, cluster: Cluster, seen: _Seen, state: J
         volume=place.volume,
         image=place.image,
         **words(on, nodes),
+        **lighter(run.any_spec()),
     )
 
 
@@ -193,9 +192,11 @@ def _imagined(place: PlaceRef, seen: _Seen) -> list[Object]:
 
 
 def _with_an_ending(cluster: Cluster, place: PlaceRef, kind: JobKind, some: Newest) -> Newest:
-    """Some kinds delete a pod that failed the moment they make another: how it fails is seen the next time it does."""
+    """With one more that has ended: some kinds delete a pod that failed the moment they make another, and of several
+    pods the one that failed by itself may end last."""
+    known = {pod["metadata"]["name"] for now, old in some for pod in (now, *old) if ended_at(pod, kind.CONTAINER)}
     for _, pod in cluster.watch("Pod", labels={contract.LABEL_RUN: place.run}, seconds=LINGER):
-        if ended_at(pod, kind.CONTAINER):
+        if ended_at(pod, kind.CONTAINER) and pod["metadata"]["name"] not in known:
             node = kind.node(pod)
             return [(one, [pod, *old] if kind.node(one) == node else old) for one, old in some] or [(pod, [])]
     return some
@@ -257,22 +258,19 @@ def _with_events(pods: list[PodFact], events: Sequence[EventFact]) -> Iterator[P
         yield replace(pod, said=f"{pod.said} {more}".strip()) if more else pod
 
 
-def _first_to_fail(cluster: Cluster, container: str, pods: list[PodFact], objects: Newest) -> list[PodFact]:
-    """Says of the first that failed by itself what it complained of. Who says that its peers are gone is a victim."""
-    times = {one["metadata"]["name"]: ended_at(one, container) for now, old in objects for one in (now, *old)}
+def _judged(cluster: Cluster, kind: JobKind, fact: Callable[..., PodFact], some: Newest) -> list[PodFact]:
+    """Facts of the pods, with which of them is the reason and the error that it printed."""
+    pods = [fact(one, old, node=kind.node(one)) for one, old in some]
+    times = {one["metadata"]["name"]: ended_at(one, kind.CONTAINER) for now, old in some for one in (now, *old)}
     failed = sorted((pod for pod in pods if pod.ended and pod.code is not None), key=lambda pod: times[pod.fell] or "~")
-    words = {pod.fell: _last_words(cluster, pod.fell, container) for pod in failed[:TRIED]}
-    culprit = next((pod for pod in failed[:TRIED] if not BEREFT.search(words[pod.fell])), failed[0] if failed else None)
-    if culprit is None:
+    codes = {pod.fell: pod.code for pod in failed}
+    errors = read_errors(cluster, list(codes), kind.CONTAINER)
+    cause = first_cause(errors, codes)
+    if cause is None:
         return pods
-    return [replace(pod, first=True, words=words[pod.fell]) if pod is culprit else pod for pod in pods]
-
-
-def _last_words(cluster: Cluster, pod: str, container: str) -> str:
-    try:
-        return error_in([bare(line) for line in cluster.logs(pod, container=container, tail=LAST)])
-    except StokerError:
-        return ""
+    symptom = is_victim(errors[cause], codes[cause])
+    words = errors[cause].text or ("its log tells nothing" if symptom else "")
+    return [replace(pod, first=True, words=words, symptom=symptom) if pod.fell == cause else pod for pod in pods]
 
 
 def _controllers(cluster: Cluster, place: PlaceRef) -> Iterator[ControllerFact]:

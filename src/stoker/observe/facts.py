@@ -58,7 +58,13 @@ class RunFact:
     processors: str = ""
     """The same: on.selectors, with nodes of the processors ARCH."""
     fewer: str = "on.nodes=N"
-    """The same: fewer nodes than it asks for, any number of them where it may have a range."""
+    """The same: fewer nodes than it asks for, any number of them where it may have a range; empty where one will do."""
+    less: str = "on.nodes=N"
+    """The same: fewer nodes, or where it has one, less of that."""
+    micro: str = ""
+    """The same: one sequence at a time; empty where that is so already, or the script's own affair."""
+    kept: str = ""
+    """The same: one checkpoint; empty where that is so already, or the script's own affair."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +81,8 @@ class RecordFact:
     signal: str = ""
     error: str = ""
     """The last error in that worker's own log."""
+    symptom: bool = False
+    """That is a broken connection: another worker failed, and none printed an error of its own."""
     crashes: int = 0
     """In a row."""
     waits_for: str = ""
@@ -119,6 +127,15 @@ class PodFact:
     machine_state: str = UNKNOWN
     """ready, lost (not ready, or not heard of) or gone."""
     image: str = ""
+    """Of its container, or of the one that it waits for."""
+    part: str = ""
+    """The container that it waits for or that failed, where that is not the run's own."""
+    init: bool = False
+    """That one runs before the run's own."""
+    injected: bool = False
+    """The run does not name it: an operator or a webhook of the cluster has added it."""
+    init_code: int | None = None
+    """That it failed with."""
     phase: str = ""
     alive: bool = False
     """One of its containers runs."""
@@ -165,6 +182,8 @@ class PodFact:
     """Of those that failed it was the first, and not for another's sake."""
     words: str = ""
     """The last error in its log."""
+    symptom: bool = False
+    """Like all that failed, it failed because another had, and nothing is left of that one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ import yaml
 
 from stoker.launch.pod import merged
 from stoker.spec.on import On
+from stoker.spec.run import AnySpec, ScriptSpec
 
 ARCH = "kubernetes.io/arch"
 NOT_ROOT = {"spec": {"securityContext": {"runAsUser": 1000, "fsGroup": 1000}}}
@@ -23,13 +24,27 @@ def word(key: str, value: object) -> str:
 
 
 def words(on: On, nodes: int) -> dict[str, str]:
-    """By the names that the rules know them by. `nodes`: as many as it asks for now."""
+    """By the names that the rules know them by. `nodes`: as many as it asks for now.
+
+    Empty where the run is so already.
+    """
     return {
         "opened": word("on.image_secrets", [*on.image_secrets, "NAME"]),
         "pulled": word("on.pod", _without_policy(on.pod)),
         "demoted": word("on.pod", merged(on.pod, NOT_ROOT)),
         "processors": word("on.selectors", on.selectors | {ARCH: "ARCH"}),
-        "fewer": "on.nodes=N" if on.runtime else f"on.nodes=1..{nodes}",
+        "fewer": "" if 1 in (on.nodes.least, nodes) else "on.nodes=N" if on.runtime else f"on.nodes=1..{nodes}",
+        "less": "on.nodes=N" if nodes > 1 else "on.gpus=N" if (on.gpus or 0) > 1 else "on.cpu=CORES",
+    }
+
+
+def lighter(spec: AnySpec) -> dict[str, Any]:
+    """The same, of what the trainer does; a script has settings of its own."""
+    if isinstance(spec, ScriptSpec):
+        return {}
+    return {
+        "micro": "" if spec.batch.micro == 1 else "batch.micro=1",
+        "kept": "" if spec.checkpoint.keep == 1 else "checkpoint.keep=1",
     }
 
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.launch.inventory import Machine, quantity
+from stoker.launch.inventory import CORDON, Machine, quantity
 from stoker.observe.launch_words import word
 from stoker.spec.on import On
 
 Object = dict[str, Any]
 GIB = 2**30
 SHARE = 0.9  # of the largest node is what a pod is told to ask for: something runs on every node
-CORDON = "node.kubernetes.io/unschedulable"
 HEALTH = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 """How the taints begin that come and go with a node's health."""
 CONTROL = "node-role.kubernetes.io/control-plane"
@@ -84,6 +83,8 @@ def _as_said(pod: Object, said: str, on: On) -> Obstacle:
     if taints := [key for key in TAINTED.findall(said) if not key.startswith(HEALTH)]:  # no toleration makes one well
         key = min(taints, key=lambda key: key == CONTROL)
         return Obstacle(obstacle="taint", lacks=key, mend=_tolerate(key, on=on))
+    if CORDON in said or "were unschedulable" in said:
+        return Obstacle(obstacle="cordon", lacks=CORDON)
     if "didn't match Pod's node affinity/selector" in said:
         return Obstacle(obstacle="selector", lacks=_wanted(pod))
     return Obstacle(obstacle="")

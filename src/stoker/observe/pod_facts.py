@@ -1,8 +1,7 @@
 """The pods of a run as facts: the newest of each node, with what became of those before it. Pure."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from stoker.launch.inventory import Machine, quantity
@@ -43,7 +42,8 @@ def pod_fact(
     """`container`: the one with the supervisor; `machines`: all of the cluster, None where nobody may see them."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     ours = _container(pod, container)
-    waiting = _waiting(status)
+    part = _part_that_waits(status, container)
+    waiting = part.waiting
     started = seconds((_part(ours, "running") or {}).get("startedAt"))
     up = max(0.0, now - started) if started else 0.0
     conditions = {one["type"]: one for one in status.get("conditions") or []}
@@ -57,7 +57,11 @@ def pod_fact(
         node=node,
         machine=spec.get("nodeName", ""),
         machine_state=_machine(spec.get("nodeName", ""), machines),
-        image=_spec(pod, container).get("image", ""),
+        image=_spec(pod, part.name or container).get("image", ""),
+        part=part.name,
+        init=part.init,
+        injected=bool(part.name) and part.name not in _named(on),
+        init_code=part.code,
         phase=status.get("phase", ""),
         alive=any(_part(one, "running") for one in status.get("containerStatuses") or []),
         up=up,
@@ -94,15 +98,39 @@ def _container(pod: Object, name: str) -> Object:
 
 
 def _spec(pod: Object, name: str) -> Object:
-    return next((one for one in pod["spec"]["containers"] if one["name"] == name), {})
+    some = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
+    return next((one for one in some if one["name"] == name), {})
 
 
-def _waiting(status: Object) -> Object:
-    """Of the first container that waits; those that prepare the pod come before."""
-    for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
-        if (waiting := _part(one, "waiting")) and waiting.get("reason") not in (None, "PodInitializing"):
-            return waiting
-    return {}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """The container that keeps a pod from starting."""
+
+    name: str = ""
+    """Empty: the run's own, or none."""
+    init: bool = False
+    waiting: Object = field(default_factory=dict)
+    code: int | None = None
+    """That an init container failed with."""
+
+
+def _part_that_waits(status: Object, container: str) -> _Part:
+    """The first that waits or, of those that prepare the pod, has failed; they come before the others."""
+    first = [(one, True) for one in status.get("initContainerStatuses") or []]
+    for one, init in [*first, *((one, False) for one in status.get("containerStatuses") or [])]:
+        waiting, code = _part(one, "waiting") or {}, _ended(one).get("exitCode") if init else None
+        waits = waiting.get("reason") not in (None, "PodInitializing")
+        over = (_part(one, "terminated") or {}).get("exitCode") == 0 or _part(one, "running")
+        if waits or (code and not over):
+            name = one["name"] if one["name"] != container else ""
+            return _Part(name=name, init=init, waiting=waiting if waits else {}, code=code)
+    return _Part()
+
+
+def _named(on: On | None) -> set[str]:
+    """Containers that the run itself adds to its pods."""
+    spec = (on.pod.get("spec") or {}) if on else {}
+    return {one.get("name", "") for part in ("containers", "initContainers") for one in spec.get(part) or []}
 
 
 def _part(container: Object, name: str) -> Object | None:
@@ -149,8 +177,3 @@ def _memory(container: Object, machines: Mapping[str, Machine] | None) -> dict[s
     largest = max((one.offers.get("memory", 0.0) for one in (machines or {}).values()), default=0.0)
     more = min(2 * has, 0.9 * largest) if largest > has / 0.9 else 2 * has
     return {"limit": amount("memory", has), "more": f"{int(more / 2**20)}MiB"}
-
-
-def bare(line: str) -> str:
-    """A line of a pod's log, without the rank before it."""
-    return re.sub(r"^\[\d+\] ?", "", line)

@@ -28,6 +28,8 @@ class PodRow:
     """By its digest, once it was pulled."""
     restarts: int
     since: float | None
+    code: int | None = None
+    """That its container ended with."""
 
 
 def pod_rows(
@@ -72,6 +74,7 @@ def _row(pod: Object, node: int | None, ranks: dict[object, str], container: str
         image=ours.get("imageID", "").rpartition("://")[2] or _image(pod, container),
         restarts=ours.get("restartCount", 0),
         since=seconds(status.get("startTime") or pod["metadata"].get("creationTimestamp")),
+        code=(ours.get("state", {}).get("terminated") or {}).get("exitCode"),
     )
 
 
@@ -80,6 +83,10 @@ def _state(pod: Object, container: Object) -> tuple[str, str]:
     state = container.get("state", {})
     if pod["metadata"].get("deletionTimestamp"):
         return "Stopping", ""
+    for init in status.get("initContainerStatuses") or []:
+        waits = (init.get("state") or {}).get("waiting") or {}
+        if waits.get("reason") not in (None, "PodInitializing"):
+            return f"Init:{waits['reason']}", f"{init['name']}: {waits.get('message', '')}"
     if waiting := state.get("waiting"):
         return waiting.get("reason", "Waiting"), waiting.get("message", "")
     if (ended := state.get("terminated")) and status.get("phase") == "Failed":

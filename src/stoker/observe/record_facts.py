@@ -1,9 +1,8 @@
 """What a run's own records say of its trouble: of what happened before it went well again, nothing."""
 
 import os
-import re
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from statistics import median
@@ -11,10 +10,12 @@ from typing import Any
 
 from stoker.launch.command_word import command_word
 from stoker.observe.facts import RecordFact, RunFact
+from stoker.observe.launch_words import lighter
 from stoker.observe.logs import last_lines
 from stoker.observe.runs import view
 from stoker.rundir import Record, RunDir
 from stoker.rundir.files import read_regular
+from stoker.rundir.log_errors import error_in, last_line
 from stoker.rundir.records import RECORD_BYTES, Count, typed
 from stoker.spec import contract
 
@@ -24,7 +25,6 @@ LASTING = 30.0  # seconds that a run has to be slow before it is said to be
 HINDMOST = 100  # lines of a log in which its error is looked for
 STEADY = 120.0  # seconds after which an attempt is taken to have got over what ended the one before
 SCARCE = 16 * 2**20  # bytes: with fewer nothing can be saved
-ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault)\b|(?:rank \d+|stoker): |terminate called")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ def run_fact(run: RunDir) -> RunFact:
     """Of a run that lives here."""
     now, word = view(run), command_word(run)
     again = f"stoker stop {word} && stoker launch {word}" if now.state == "running" else f"stoker launch {word}"
-    return RunFact(run=word, state=now.state, again=again)
+    return RunFact(run=word, state=now.state, again=again, **lighter(run.any_spec()))
 
 
 def record_fact(run: RunDir) -> RecordFact:
@@ -68,12 +68,6 @@ def record_fact(run: RunDir) -> RecordFact:
     )
 
 
-def error_in(lines: Sequence[str], otherwise: str = "") -> str:
-    """The last line that looks like an error; else what is known `otherwise`, or the last that says anything."""
-    said = [line.strip() for line in lines if line.strip()]
-    return next((line for line in reversed(said) if ERROR.match(line)), otherwise or (said[-1] if said else ""))
-
-
 def _crash(run: RunDir, events: list[Record], logged: list[Record]) -> dict[str, Any]:
     failed = [event for event in events if event["kind"] == "failed"]
     if not failed:
@@ -90,19 +84,23 @@ def _crash(run: RunDir, events: list[Record], logged: list[Record]) -> dict[str,
         "failing": True,
         "rank": rank,
         "signal": last.get("signal") or "",
-        "error": _error(run, rank, last.get("line") or ""),
+        **_error(run, rank, last.get("line") or ""),
         "crashes": sum(event["time"] > saved for event in failed),
     }
 
 
-def _error(run: RunDir, rank: int | None, line: str) -> str:
-    """`line`: the last before it died. What its log has now may be of the worker after it."""
-    if rank is None:
-        return line
-    try:
-        return error_in(last_lines(run.log(rank), HINDMOST), line)
-    except OSError:
-        return line
+def _error(run: RunDir, rank: int | None, line: str) -> dict[str, Any]:
+    """`line`: its error as its supervisor saw it, or its last line. Its log may by now be of the worker after it."""
+    lines: list[str] = []
+    if rank is not None:
+        with suppress(OSError):
+            lines = last_lines(run.log(rank), HINDMOST)
+    known = [error for error in (error_in([line]), error_in(lines)) if error]
+    error = next((error for error in known if error.kind == "own"), known[0] if known else None)
+    if error:
+        return {"error": error.line, "symptom": error.kind == "symptom"}
+    last = line or last_line(lines)
+    return {"error": f"it printed no error; its last line: {last}" if last else "it printed nothing"}
 
 
 def _waiting(events: list[Record], logged: list[Record]) -> dict[str, Any]:

@@ -39,7 +39,20 @@ SUBJECTS: dict[str, type] = {
 LONGEST = 300  # characters of what somebody else said, in a line of ours
 FREE = {"said", "error", "reason", "words", "unscheduled", "complaint", "unsaved", "damaged"}
 """Fields that hold what anybody may have written: none of that is to be typed."""
-WHOLE = {"again", "resume", "fewer", "mend", "opened", "pulled", "demoted", "processors", "advice"}
+WHOLE = {
+    "again",
+    "resume",
+    "fewer",
+    "less",
+    "micro",
+    "kept",
+    "mend",
+    "opened",
+    "pulled",
+    "demoted",
+    "processors",
+    "advice",
+}
 """Fields that hold what is to be typed: a part of that is of no use."""
 PLAIN = re.compile(r"\[a-z0-9[./:_-]*\]\+|\w+(?:\|\w+)*")  # what a group may match that is to be typed
 

@@ -46,6 +46,8 @@ class RunRow:
     """When something was last written down, in seconds since 1970."""
     skipped: Count = 0
     """Records that could not be read, among those that were looked at."""
+    unread: str = ""
+    """Why its newest records could not be read, of a run in a cluster: step and loss are the last that were seen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -376,6 +376,8 @@ class _View(BaseModel):
 class _Seen(BaseModel):
     asked: Seconds
     view: _View
+    ended: bool = False
+    unread: str = ""
 
 
 def _holder(data: bytes) -> Holder:

@@ -64,6 +64,3 @@ MANAGED_BY: Final = "stoker"
 LABEL_RUN: Final = "stoker.dev/run"
 LABEL_READER: Final = "stoker.dev/reader"
 LONGEST_RUN: Final = 45  # characters of a run's name there: a JobSet's pod is called RUN-node-0-INDEX-abcde, at most 63
-
-# What a worker says that ends because another has: a pattern.
-BEREFT: Final = r"(?:closed|reset) by peer|Broken pipe|ncclRemoteError|remote process exited"

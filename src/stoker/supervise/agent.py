@@ -13,13 +13,15 @@ from itertools import groupby
 from pathlib import Path
 
 from stoker.rundir import RunDir
+from stoker.rundir.log_errors import error_in
 from stoker.supervise.crew import Crew, Death, death
 from stoker.supervise.logfile import LogFile
-from stoker.supervise.pump import LONGEST, Pump
+from stoker.supervise.pump import Pump
 
 MARK = "STOKER_AGENT"
 PREFIX = re.compile(rb"\[(\d{1,6})\] ")
 LOOK = "0.1"  # seconds between two looks of the agent at its workers
+RANKED = re.compile(r"^\[(\d{1,6})\] ", re.MULTILINE)
 # As torch writes them at the end of what it prints when a worker has failed.
 CAUSE = re.compile(r"^Root Cause .*?^ +rank +: (\d+) .*?^ +exitcode +: (-?\d+) ", re.MULTILINE | re.DOTALL)
 
@@ -110,9 +112,7 @@ class Agent(Crew):
             self._pump.close()
             said = self._pump.tail
             rank, code = _cause(said, self._ranks[0], code)
-            lines = _lines_of(said, rank)
-            last = next((line for line in reversed(lines) if line), self._pump.last_line)
-            self._death = death(rank, code, line=last[:LONGEST], said="\n".join(lines) or said)
+            self._death = death(rank, code, said="\n".join(_lines_of(said, rank)) or said)
             self._ended = dict.fromkeys(self._ranks, code)
         return self._ended
 
@@ -150,9 +150,19 @@ def _rank(line: bytes) -> int | None:
 
 
 def _cause(said: str, rank: int, code: int) -> tuple[int, int]:
-    """Who failed first, and how; the agent itself, where it does not say."""
+    """The rank that failed, and its code; the agent's own, where it does not say.
+
+    Its root cause is the worker that ended first, which may be a victim: then another has an error of its own.
+    """
     found = CAUSE.search(said) if code else None
-    return (int(found[1]), int(found[2]) or code) if found else (rank, code)
+    if found is None:
+        return rank, code
+    first, code = int(found[1]), int(found[2]) or code
+    ranks = [first, *sorted({int(one) for one in RANKED.findall(said)} - {first})]
+    errors = {one: error_in(_lines_of(said, one)) for one in ranks}
+    if (error := errors[first]) is None or error.kind != "symptom":
+        return first, code
+    return next((one for one, error in errors.items() if error and error.kind == "own"), first), code
 
 
 def _lines_of(said: str, rank: int) -> list[str]:

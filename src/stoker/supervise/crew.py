@@ -1,19 +1,23 @@
 """The workers of one attempt, wherever they run: started together, watched together, ended together."""
 
-import re
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from stoker.rundir.log_errors import error_in, last_line
 from stoker.spec import contract
 
 POLL = 0.05  # seconds between two looks at the workers
 SETTLE = 0.5  # seconds in which a culprit and its victims are taken to have ended together
 MERCY = 3.0  # between SIGTERM and SIGKILL for the peers of a dead worker: they hang in collectives
 LOST = -1000  # in the place of a return code: nobody knows how the workers of a lost node ended
-LAST_WORDS = 1000  # characters
-BEREFT = re.compile(contract.BEREFT)
+CAUSE_TIMEOUT_S = 10.0  # for a worker that failed by itself to end, when only broken connections are reported yet
+LONGEST = 500  # characters of a line that is quoted elsewhere
+CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
+"""Signals that a process sends itself; what it printed before tells whether it was a victim."""
+CONTROLLED = {contract.EXIT_DONE, contract.EXIT_SAVED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,9 +28,11 @@ class Death:
     code: int | None
     signal: str | None
     line: str
-    """The last that it printed."""
+    """Its error, or where it printed none the last line."""
     said: str
     """The end of what it printed."""
+    error: str = ""
+    """Which kind of error the line is: own, abort or symptom, as in `log_errors`; empty when it is none."""
     lost: str = ""
     """The node that was lost with it."""
 
@@ -34,22 +40,40 @@ class Death:
         if self.lost:
             return f"{self.lost} was lost"
         how = f"was killed by {self.signal}" if self.signal else f"ended with code {self.code}"
-        return f"worker {self.rank} {how}" + (f": {self.line}" if self.line else "")
+        if not self.line:
+            return f"worker {self.rank} {how}"
+        return f"worker {self.rank} {how}{': ' if self.error else '; its last line: '}{self.line}"
+
+    @property
+    def is_symptom(self) -> bool:
+        """It ended because another had."""
+        return self.error == "symptom" and not self.lost and (self.signal is None or self.signal in CRASHES)
 
     @property
     def innocence(self) -> int:
-        """Who is lost or killed takes its peers with it; they end with exit codes, and never the other way round."""
+        """How likely it is a victim. A worker that is lost or killed takes its peers with it; they end on broken
+        connections, with an exit code or by aborting themselves. An error of its own counts more than none."""
         if self.lost:
             return 0
-        if self.signal:
+        if self.is_symptom:
+            return 4
+        if self.signal and (self.signal not in CRASHES or not self.error):
             return 1
-        return 3 if BEREFT.search(self.said[-LAST_WORDS:]) else 2
+        return 2 if self.error == "own" else 3
 
 
-def death(rank: int, code: int, *, line: str, said: str) -> Death:
+def death(rank: int, code: int, *, said: str) -> Death:
     """Of a worker whose return code is known; negative ones are signals."""
-    name = _signal_name(-code) if code < 0 else None
-    return Death(rank=rank, code=code if code >= 0 else None, signal=name, line=line, said=said)
+    name, lines = _signal_name(-code) if code < 0 else None, said.split("\n")
+    error = error_in(lines)
+    return Death(
+        rank=rank,
+        code=code if code >= 0 else None,
+        signal=name,
+        line=(error.line if error else last_line(lines))[:LONGEST],
+        said=said,
+        error=error.kind if error else "",
+    )
 
 
 class Crew(ABC):
@@ -101,18 +125,33 @@ class Crew(ABC):
             self.wait(float("inf"))
         self.close()
 
-    def settle(self) -> None:
-        """A culprit that dies slowly is not yet seen when its first victim is."""
+    def settle(self, stopping: Callable[[], bool]) -> None:
+        """A culprit that dies slowly is not yet seen when its first victim is.
+
+        While all that ended report broken connections, the one that broke them is still to come.
+        """
         self.wait(SETTLE)
+        deadline, seen = time.monotonic() + CAUSE_TIMEOUT_S, 0
+        while self.alive and time.monotonic() < deadline and not stopping():
+            ended = self.poll()
+            if len(ended) != seen:
+                seen = len(ended)
+                if contract.EXIT_SAVED in ended.values():
+                    return  # it broke the connections, and knew why
+                crashed = [self.death(rank) for rank, code in ended.items() if code not in CONTROLLED]
+                if not crashed or not all(death.is_symptom for death in crashed):
+                    return
+            time.sleep(POLL)
 
     def fatal(self) -> Death | None:
-        """A worker that said itself that trying again would not help."""
-        return self._first({contract.EXIT_USER, contract.EXIT_FAILED})
+        """A worker that said itself that trying again would not help. A victim cannot know."""
+        found = self._first({contract.EXIT_USER, contract.EXIT_FAILED})
+        culprit = self.culprit() if found and found.is_symptom else None
+        return found if culprit is None or culprit.is_symptom else None
 
     def culprit(self) -> Death | None:
         """The worker that crashed first; of those that ended together, the one least likely to be a victim."""
-        controlled = {contract.EXIT_DONE, contract.EXIT_USER, contract.EXIT_FAILED, contract.EXIT_SAVED}
-        return self._first(set(self.poll().values()) - controlled)
+        return self._first(set(self.poll().values()) - CONTROLLED - {contract.EXIT_USER, contract.EXIT_FAILED})
 
     def _first(self, codes: set[int]) -> Death | None:
         found = [self.death(rank) for rank, code in self.poll().items() if code in codes]

@@ -18,7 +18,6 @@ BLOCK = 2**20  # bytes in the pipe, and in one look at it: a worker that prints 
 PIECE = 64 * 1024  # bytes of a line without an end that are written at once
 PATIENCE = 1.0  # seconds that an unfinished line is held back
 TAIL = 64 * 1024  # bytes at the end that are kept at hand
-LONGEST = 500  # characters of a line that is quoted elsewhere
 REWINDS = re.compile(rb"(?<![^\r\n])\r+")  # a progress bar begins its lines with these
 
 
@@ -68,11 +67,6 @@ class Pump:
     def tail(self) -> str:
         """The end of what it has printed."""
         return self._tail.decode(errors="replace")
-
-    @property
-    def last_line(self) -> str:
-        lines = (line.strip()[:LONGEST] for line in reversed(self.tail.split("\n")))
-        return next((line for line in lines if line), "")
 
     def _pump(self) -> None:
         poll = select.poll()

@@ -93,7 +93,7 @@ def _attempt(run: RunDir, spec: AnySpec, *, muster: Muster, attempt: int, restar
     crew = muster.start(spec, attempt=attempt, restart=restart, hear=curve.hear if curve else None)
     try:
         asked = _watch(run, crew, signals, script=curve is not None)
-        crew.settle()
+        crew.settle(lambda: asked or signals.stopping)
         fatal, culprit = crew.fatal(), crew.culprit()
         if contract.EXIT_SAVED in crew.poll().values():
             culprit = None  # a worker ended by its own decision, and took its peers with it

@@ -124,7 +124,7 @@ class Workers(Crew):
     def death(self, rank: int) -> Death:
         pump = self._pumps[rank]
         pump.close()
-        return death(rank, self._ended[rank], line=pump.last_line, said=pump.tail)
+        return death(rank, self._ended[rank], said=pump.tail)
 
     # These two are called from any thread.
 

@@ -61,10 +61,15 @@ WAITS = ("Unschedulable|FailedScheduling",)
 ENDED = '"phase": "Failed"'
 PULLS = ("ErrImagePull|ImagePullBackOff",)
 LOGIN = {"REGISTRY": "LOCKED", "USER": "me", "PASSWORD": "open"}
-CULPRIT = (  # its peer follows it
-    "import sys, time\n"
-    "if sys.argv[1] == '1': print('ValueError: no such token')\n"
-    "else: time.sleep(2); print('RuntimeError: Connection closed by peer')\n"
+CULPRIT = (  # its peer follows it, and never fails before the culprit is there: it is waited for on the volume
+    "import os, sys, time\n"
+    "mark = '/stoker/culprit-NODES'\n"
+    "if sys.argv[1] == '1':\n"
+    "    print('ValueError: no such token', flush=True)\n"
+    "    open(mark, 'w').close()\n"
+    "    sys.exit(3)\n"
+    "while not os.path.exists(mark): time.sleep(0.1)\n"
+    "print('RuntimeError: Connection closed by peer', flush=True)\n"
     "sys.exit(3)"
 )
 GREEDY = "x = bytearray(60 << 20); print(len(x))"
