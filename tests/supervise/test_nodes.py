@@ -217,6 +217,21 @@ def test_a_node_told_to_leave_saves_with_all_and_the_others_go_on_without_it(run
     assert not some.events("failed")
 
 
+def test_that_a_node_leaves_is_recorded_even_when_all_have_saved_before_the_leader_looks(
+    run: RunDir, tale: Make
+) -> None:
+    two = tale(nodes="1..2", workers=1, silence=PATIENCE_S)
+    first, second = two.begin(2)
+    ready(two, 0, 1)
+    os.kill(first.pid, signal.SIGSTOP)  # a busy machine
+    second.terminate()
+    assert second.wait(timeout=PATIENCE_S) == 203
+    os.kill(first.pid, signal.SIGCONT)
+    ready(two, 0)
+    finish(run, first)
+    assert [event["reason"] for event in two.events("regrouping")][-1] == "node 1 (pod pod-1) leaves"
+
+
 def test_a_leader_told_to_leave_hands_over(run: RunDir, tale: Make) -> None:
     some = tale(nodes="1..2", workers=1)
     first, second = some.begin(2)
