@@ -194,7 +194,7 @@ sys.exit(main(Patience(settle=1, replacement=2, silence=float(sys.argv.pop(1)), 
 class Nodes:
     """Supervisors of one run, each a process with an address of its own, that share nothing but the run directory."""
 
-    def __init__(self, run: RunDir, *command: str, workers: int = 2, nodes: str = "2", silence: float = 4) -> None:
+    def __init__(self, run: RunDir, *command: str, workers: int = 2, nodes: str = "2", silence: float = 60) -> None:
         self.run, self._silence = run, silence
         self.log = run.path.parent / "supervisors.log"
         self._command = command

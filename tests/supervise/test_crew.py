@@ -35,7 +35,7 @@ def test_of_workers_that_end_together_the_one_least_likely_to_be_a_victim_is_the
     spec = ScriptSpec(name="tale", script=str(script))
     run.create(spec, None)
     job = Job(run=run, command=[sys.executable, str(script)], workers=len(order))
-    crew = job.start(spec, alone(attempt=1, restart=0, workers=len(order)), note=print)
+    crew = job.start(spec, alone(attempt=1, restart=0, workers=len(order), port=1, served=False), note=print)
     assert crew.wait(60)
     found = crew.culprit()
     crew.end()
