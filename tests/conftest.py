@@ -182,20 +182,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{ran} lab tests ran on a real cluster")
 
 
-# As `python -m stoker.supervise`, with less patience.
+# As `python -m stoker.supervise`, with shorter timeouts.
 SUPERVISE = """
 import sys
 from stoker.supervise.__main__ import main
 from stoker.supervise.members import Patience
-sys.exit(main(Patience(settle=1, replacement=2, silence=4, head_start=0.5)))
+sys.exit(main(Patience(settle=1, replacement=2, silence=float(sys.argv.pop(1)), head_start=0.5)))
 """
 
 
 class Nodes:
     """Supervisors of one run, each a process with an address of its own, that share nothing but the run directory."""
 
-    def __init__(self, run: RunDir, *command: str, workers: int = 2, nodes: str = "2") -> None:
-        self.run = run
+    def __init__(self, run: RunDir, *command: str, workers: int = 2, nodes: str = "2", silence: float = 60) -> None:
+        self.run, self._silence = run, silence
         self.log = run.path.parent / "supervisors.log"
         self._command = command
         self._words = ["--workers", str(workers), "--nodes", nodes, "--port", "0", "--echo"]
@@ -204,7 +204,7 @@ class Nodes:
     def start(self, node: int, **env: str) -> "subprocess.Popen[bytes]":
         words = [*self._words, "--node", str(node), "--address", f"127.0.0.{2 + node}"]
         command = ["--", *self._command] if self._command else []
-        argv = [sys.executable, "-c", SUPERVISE, str(self.run.path), *words, *command]
+        argv = [sys.executable, "-c", SUPERVISE, str(self._silence), str(self.run.path), *words, *command]
         pod = {"STOKER_POD": f"pod-{node}"}
         with open(self.log, "ab") as log:
             process = subprocess.Popen(argv, stdout=log, stderr=log, env=os.environ | pod | env)
@@ -239,8 +239,8 @@ def nodes() -> Iterator[Callable[..., Nodes]]:
     """nodes(run, command…, workers=2, nodes="2"); none is left when the test ends."""
     made: list[Nodes] = []
 
-    def make(run: RunDir, *command: str, workers: int = 2, nodes: str = "2") -> Nodes:
-        made.append(Nodes(run, *command, workers=workers, nodes=nodes))
+    def make(run: RunDir, *command: str, **how: Any) -> Nodes:
+        made.append(Nodes(run, *command, **how))
         return made[-1]
 
     yield make

@@ -14,7 +14,7 @@ from stoker.cli.main import main
 from stoker.rundir import PlaceRef, RunDir
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
-from stoker.supervise.port import free_port
+from tests.ports import free_port
 
 ON = ("on.kind=kubernetes", "on.image=example/image:1", "on.volume=training", "on.nodes=2", "on.workers=2")
 

@@ -13,7 +13,7 @@ from stoker.kube.connect import contexts
 from stoker.kube.kinds import KINDS
 from stoker.kube.refusals import Refused, forbidden, refusal
 from stoker.spec.errors import UserError
-from stoker.supervise.port import free_port
+from tests.ports import free_port
 
 
 def kubeconfig(

@@ -12,8 +12,8 @@ import boto3
 import pytest
 import requests
 
-from stoker.supervise.port import free_port
 from tests.answers import Answer, answers
+from tests.ports import free_port
 from tests.server import HOST, served
 from tests.wire import Wire
 

@@ -16,8 +16,8 @@ from stoker.rundir import RunDir
 from stoker.storage import layout
 from stoker.storage.mirror import place
 from stoker.storage.store import cache, open_store
-from stoker.supervise.port import free_port
 from tests.inside import inside
+from tests.ports import free_port
 
 MODEL = [
     "model.layers=1",

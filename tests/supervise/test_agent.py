@@ -18,7 +18,7 @@ from stoker.rundir import RunDir
 from stoker.spec.on import On
 from stoker.spec.run import ScriptSpec
 from stoker.supervise.agent import RankLogs
-from stoker.supervise.port import free_port
+from tests.ports import free_port
 from tests.processes import is_alive
 from tests.waiting import PATIENCE_S, until
 

@@ -100,7 +100,7 @@ def started(tmp_path: Path) -> Started:
         spec = ScriptSpec(name="tale", script=str(script))
         run.create(spec, None)
         job = Job(run=run, command=[sys.executable, str(script)], workers=len(parts))
-        return job.start(spec, alone(attempt=1, restart=0, workers=len(parts)), note=print)
+        return job.start(spec, alone(attempt=1, restart=0, workers=len(parts), port=1, served=False), note=print)
 
     return start
 

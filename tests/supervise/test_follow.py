@@ -78,7 +78,7 @@ def test_no_worker_outlives_the_leader_when_the_storage_hangs(
     monkeypatch.setattr(LogFile, "write", lambda self, lines: (healed.wait(), write(self, lines))[1])
     following = Following(run, 1)
     until(lambda: members.turn() or members.here())
-    launch = Launch(attempt=1, restart=0, world=4, first=2, group=1, groups=2, address=HOME, port=1)
+    launch = Launch(attempt=1, restart=0, world=4, first=2, group=1, groups=2, address=HOME, port=1, served=False)
     (peer,) = members.here()
     members.tell(peer, {"kind": "start", "launch": asdict(launch)})
     until((run.path / "pid").exists)

@@ -15,7 +15,9 @@ import pytest
 
 from stoker.rundir import DataRef, Exit, RunDir, write_json
 from stoker.spec.data import Data
+from stoker.spec.on import Nodes
 from stoker.spec.run import On, RunSpec, ScriptSpec, Until
+from stoker.supervise.wanted import want
 from tests.processes import is_alive
 from tests.waiting import PATIENCE_S, until
 
@@ -200,21 +202,38 @@ def test_when_the_leader_is_killed_another_leads(run: RunDir, tale: Make) -> Non
 
 
 def test_a_node_told_to_leave_saves_with_all_and_the_others_go_on_without_it(run: RunDir, tale: Make) -> None:
-    some = tale(nodes="2..3", workers=1)
+    some = tale(nodes="3", workers=1)
     first, second, third = some.begin(3)
     ready(some, 0, 1, 2)
+    want(run, Nodes("2..3"))
+    until(lambda: some.events("scaled"))
     second.terminate()
     assert second.wait(timeout=PATIENCE_S) == 203
     ready(some, 0, 2)
     back = some.start(1)
     ready(some, 0, 1, 2)
     finish(run, first, back, third)
-    assert some.worlds()[-3:] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+    assert some.worlds() == [[0, 1, 2], [0, 2], [0, 1, 2]]
     reasons = [event["reason"] for event in some.events("regrouping")]
-    assert reasons[-2:] == ["node 1 (pod pod-1) leaves", "node 1 (pod pod-1) has come"]
+    assert reasons == ["node 1 (pod pod-1) leaves", "node 1 (pod pod-1) has come"]
     assert [event["node"] for event in some.events("left")] == [1]
     assert not some.events("lost")
     assert not some.events("failed")
+
+
+def test_that_a_node_leaves_is_recorded_even_when_all_have_saved_before_the_leader_looks(
+    run: RunDir, tale: Make
+) -> None:
+    two = tale(nodes="1..2", workers=1, silence=PATIENCE_S)
+    first, second = two.begin(2)
+    ready(two, 0, 1)
+    os.kill(first.pid, signal.SIGSTOP)  # a busy machine
+    second.terminate()
+    assert second.wait(timeout=PATIENCE_S) == 203
+    os.kill(first.pid, signal.SIGCONT)
+    ready(two, 0)
+    finish(run, first)
+    assert [event["reason"] for event in two.events("regrouping")][-1] == "node 1 (pod pod-1) leaves"
 
 
 def test_a_leader_told_to_leave_hands_over(run: RunDir, tale: Make) -> None:
@@ -242,7 +261,7 @@ def test_when_all_nodes_are_told_to_leave_the_run_is_paused(run: RunDir, tale: M
 
 
 def test_a_frozen_node_is_taken_for_lost_and_may_come_back(run: RunDir, tale: Make) -> None:
-    some = tale(nodes="1..2", workers=1)
+    some = tale(nodes="1..2", workers=1, silence=4)
     first, second = some.begin(2)
     ready(some, 0, 1)
     os.kill(second.pid, signal.SIGSTOP)

@@ -12,8 +12,8 @@ from stoker.api.opening import begin
 from stoker.rundir import RunDir
 from stoker.spec.contract import ENV_ATTEMPT
 from stoker.spec.load import load
-from stoker.supervise.port import free_port
 from stoker.train.__main__ import main
+from tests.ports import free_port
 
 TINY = [
     "model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "batch.sequences=4", "batch.length=32",

@@ -213,10 +213,10 @@ def _ask(run: RunDir, place: PlaceRef, cluster: Cluster, verb: str, *words: str,
 
 
 def _row(run: RunDir, place: PlaceRef, state: JobState | None, records: RunView | None, *, unknown: str = "") -> RunRow:
-    _, seen = _seen(run)
-    known = records or seen or _nothing(run)
+    seen = _seen(run)
+    known = records or (seen.view if seen else None) or _nothing(run)
     if unknown:
-        final = seen is not None and seen.state in FINAL
+        final = seen is not None and seen.view.state in FINAL
         about = {"state": known.state, "reason": known.reason} if final else {"state": "unknown", "reason": unknown}
         return RunRow(**(_common(known) | about | {"name": run.name, "folder": str(run.path)}))
     return RunRow(**_common(_view(run, place, state, known)))

@@ -42,6 +42,7 @@ MANIFEST_FILE: Final = "manifest.json"
 # Environment of a worker: torchrun's own names, so that any torchrun script runs unchanged, and ours.
 ENV_RUN_DIR: Final = "STOKER_RUN_DIR"  # for workers that are not ours: the run directory is theirs too
 ENV_ATTEMPT: Final = "STOKER_ATTEMPT"
+ENV_STORE_FD: Final = "STOKER_STORE_FD"  # of rank 0: the socket where it serves the store that workers meet at
 
 # Environment of a supervisor in a pod.
 ENV_NODE: Final = "STOKER_NODE"  # index of the node

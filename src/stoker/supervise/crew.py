@@ -105,6 +105,11 @@ class Crew(ABC):
         return None
 
     @property
+    def leaving(self) -> bool:
+        """Whether a node leaves: it asks its own workers to save and end, before we can."""
+        return False
+
+    @property
     def alive(self) -> bool:
         return len(self.poll()) < self.world
 

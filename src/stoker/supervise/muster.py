@@ -8,7 +8,7 @@ from stoker.rundir import Record
 from stoker.spec.run import AnySpec
 from stoker.supervise.crew import POLL, Crew
 from stoker.supervise.members import Members, Patience, facts
-from stoker.supervise.port import free_port
+from stoker.supervise.rendezvous import listen, needs_server
 from stoker.supervise.signals import Signals
 from stoker.supervise.team import Seats, Team
 from stoker.supervise.workers import LOOPBACK, Hear, Job, Launch, alone
@@ -49,8 +49,17 @@ class Alone:
         return {}
 
     def start(self, spec: AnySpec, *, attempt: int, restart: int, hear: Hear | None) -> Crew:
-        launch = alone(attempt=attempt, restart=restart, workers=self._job.workers)
-        return self._job.start(spec, launch, note=lambda text: self._note("note", text=text), hear=hear)
+        with listen(LOOPBACK) as listener:
+            launch = alone(
+                attempt=attempt,
+                restart=restart,
+                workers=self._job.workers,
+                port=listener.getsockname()[1],
+                served=needs_server(spec),
+            )
+            return self._job.start(
+                spec, launch, note=lambda text: self._note("note", text=text), hear=hear, listener=listener
+            )
 
     def reassure(self) -> None:
         """There is no other."""
@@ -86,17 +95,21 @@ class Together:
 
     def start(self, spec: AnySpec, *, attempt: int, restart: int, hear: Hear | None) -> Crew:
         address = self._members.me.address if self._seats else LOOPBACK
-        launch = Launch(
-            attempt=attempt,
-            restart=restart,
-            world=self.world,
-            first=0,
-            group=0,
-            groups=1 + len(self._seats),
-            address=address,
-            port=free_port(address),
-        )
-        ours = self._job.start(spec, launch, note=lambda text: self._note("note", text=text), hear=hear)
+        with listen(address) as listener:
+            launch = Launch(
+                attempt=attempt,
+                restart=restart,
+                world=self.world,
+                first=0,
+                group=0,
+                groups=1 + len(self._seats),
+                address=address,
+                port=listener.getsockname()[1],
+                served=needs_server(spec),
+            )
+            ours = self._job.start(
+                spec, launch, note=lambda text: self._note("note", text=text), hear=hear, listener=listener
+            )
         return Team(self._members, ours, self._seats, launch)
 
     def reassure(self) -> None:

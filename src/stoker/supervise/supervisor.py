@@ -153,7 +153,10 @@ def _watch(run: RunDir, crew: Crew, signals: Signals, *, script: bool) -> bool:
         elif crashed:
             deadline = min(deadline, time.monotonic() + BEREAVED)
         time.sleep(POLL)
-    return asked or crew.change is not None  # the node that leaves asks them itself, and they may be quicker than we
+    if crew.leaving and not asked:  # all have ended between two looks
+        asked = True
+        noted(run)("regrouping", reason=crew.change)
+    return asked
 
 
 def _number(run: RunDir, spec: AnySpec) -> int:

@@ -47,6 +47,10 @@ class Team(Crew):
             return f"{fresh[0]} has come"
         return None
 
+    @property
+    def leaving(self) -> bool:
+        return self._leaver is not None
+
     def terminate(self) -> None:
         self._ours.terminate()
         self._tell_all("terminate")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,15 +13,15 @@ from dataclasses import dataclass
 
 from stoker.rundir import RunDir
 from stoker.spec import contract
-from stoker.spec.run import AnySpec
-from stoker.supervise import agent
+from stoker.spec.run import AnySpec, ScriptSpec
+from stoker.supervise import agent, interface
 from stoker.supervise.crew import Crew, Death, death
 from stoker.supervise.curves import Curve
 from stoker.supervise.lifeline import die_with
 from stoker.supervise.logfile import LogFile
-from stoker.supervise.port import free_port
 from stoker.supervise.pump import Pump
 from stoker.supervise.redact import Redactor
+from stoker.supervise.rendezvous import StoreServer, expects_server
 
 Hear = Callable[[bytes], None]
 LOOPBACK = "127.0.0.1"
@@ -39,8 +40,10 @@ class Launch:
     """Which of the nodes it is."""
     groups: int
     address: str
-    """Where the worker of rank 0 waits for the others."""
+    """Where the workers meet: the store is served there."""
     port: int
+    served: bool
+    """By a supervisor; else by the worker of rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,19 +58,37 @@ class Job:
     address: str = LOOPBACK
     """Where other nodes reach this one."""
 
-    def start(self, spec: AnySpec, launch: Launch, *, note: Callable[[str], None], hear: Hear | None = None) -> Crew:
-        """`hear` is given the lines that the worker of rank 0 prints, `note` what the user should know."""
+    def start(
+        self,
+        spec: AnySpec,
+        launch: Launch,
+        *,
+        note: Callable[[str], None],
+        hear: Hear | None = None,
+        listener: socket.socket | None = None,
+    ) -> Crew:
+        """`hear` is given the lines that the worker of rank 0 prints, `note` what the user should know.
+
+        `listener`: where the workers meet, if that is on this node.
+        """
         secrets = secret_values(spec)
         if spec.on.rendezvous == "etcd":
             return self._start_agent(spec, launch, secrets, note=note, hear=hear)
+        base = os.environ | interface.variables(self.address, nodes=launch.groups, given=os.environ)
         environment = environments(
-            os.environ, spec.env | secrets, run=self.run, launch=launch, workers=self.workers, most=spec.on.max_restarts
+            base, spec.env | secrets, run=self.run, launch=launch, workers=self.workers, most=spec.on.max_restarts
         )
         pumps = {}
         for rank in range(launch.first, launch.first + self.workers):
             ears = [ear for ear in (hear if rank == 0 else None, Echo(b"[%d] " % rank) if self.echo else None) if ear]
             pumps[rank] = Pump(LogFile(self.run.log(rank), note=note), Redactor(secrets.values()), *ears)
-        return Workers(self.command, environment, pumps)
+        if not isinstance(spec, ScriptSpec):
+            return Workers(self.command, environment, pumps, listener=listener)
+        store = None
+        if listener and launch.served:
+            at_once = expects_server(spec, world=launch.world)
+            store = StoreServer(listener, os.environ | spec.env, at_once=at_once, note=note)
+        return Workers(self.command, environment, pumps, store=store)
 
     def _start_agent(
         self,
@@ -86,11 +107,12 @@ class Job:
             id=f"{self.run.name}-{launch.attempt}-{launch.port}",  # another run's name may be the same
             nodes=launch.groups,
             workers=self.workers,
-            address=self.address,
+            address=self.address if launch.groups > 1 else LOOPBACK,
             scratch=scratch.name,
         )
         ours = {contract.ENV_RUN_DIR: str(self.run.path), contract.ENV_ATTEMPT: str(launch.attempt)}
-        environment = agent.environment(os.environ, spec.env | secrets | ours)
+        base = os.environ | interface.variables(self.address, nodes=launch.groups, given=os.environ)
+        environment = agent.environment(base, spec.env | secrets | ours)
         own = hear or Curve(self.run, world=launch.world).hear
         logs = agent.RankLogs(self.run, node=launch.group, note=note, hear=own)
         pump = Pump(logs, Redactor(secrets.values()), *([Echo(b"")] if self.echo else []))
@@ -102,20 +124,28 @@ class Job:
 
 class Workers(Crew):
     def __init__(
-        self, command: Sequence[str], environments: Sequence[Mapping[str, str]], pumps: dict[int, Pump]
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        pumps: dict[int, Pump],
+        *,
+        listener: socket.socket | None = None,
+        store: StoreServer | None = None,
     ) -> None:
-        """One for each pump, which is known by its rank."""
+        """One for each pump, which is known by its rank. The first is given `listener`, to serve the store."""
         self.world = len(pumps)
         self._ended: dict[int, int] = {}
-        self._pumps = pumps
+        self._pumps, self._store = pumps, store
         self._processes = {
-            rank: _start(command, environment, pump.sink)
+            rank: _start(command, environment, pump.sink, listener=None if rank else listener)
             for environment, (rank, pump) in zip(environments, pumps.items(), strict=True)
         }
         for pump in pumps.values():
             pump.start()
 
     def poll(self) -> dict[int, int]:
+        if self._store and not self._store.poll():
+            self.kill()
         alive = [rank for rank in self._processes if rank not in self._ended]
         codes = {rank: code for rank in alive if (code := self._processes[rank].poll()) is not None}
         self._ended |= dict(sorted(codes.items(), key=lambda item: item[1] >= 0))  # the killed before their victims
@@ -140,6 +170,8 @@ class Workers(Crew):
     def close(self) -> None:
         for pump in self._pumps.values():
             pump.close()
+        if self._store:
+            self._store.close()
 
     def _living(self) -> list[subprocess.Popen[bytes]]:
         return [process for process in self._processes.values() if process.poll() is None]
@@ -164,7 +196,7 @@ def secret_values(spec: AnySpec) -> dict[str, str]:
     return {name: os.environ[name] for name in spec.secrets if name in os.environ}
 
 
-def alone(*, attempt: int, restart: int, workers: int) -> Launch:
+def alone(*, attempt: int, restart: int, workers: int, port: int, served: bool) -> Launch:
     """All on this node."""
     return Launch(
         attempt=attempt,
@@ -174,7 +206,8 @@ def alone(*, attempt: int, restart: int, workers: int) -> Launch:
         group=0,
         groups=1,
         address=LOOPBACK,
-        port=free_port(LOOPBACK),
+        port=port,
+        served=served,
     )
 
 
@@ -199,7 +232,7 @@ def environments(
         "TORCHELASTIC_RESTART_COUNT": str(launch.restart),
         "TORCHELASTIC_MAX_RESTARTS": str(most),
         "TORCHELASTIC_RUN_ID": run.name,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # the first worker holds the store itself
+        "TORCHELASTIC_USE_AGENT_STORE": str(launch.served),  # when true torch connects, and serves no store itself
         contract.ENV_RUN_DIR: str(run.path),
         contract.ENV_ATTEMPT: str(launch.attempt),
     }
@@ -209,11 +242,16 @@ def environments(
     ]
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str], sink: int) -> subprocess.Popen[bytes]:
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], sink: int, *, listener: socket.socket | None = None
+) -> subprocess.Popen[bytes]:
     parent = os.getpid()
+    fds = [listener.fileno()] if listener else []
+    given = {contract.ENV_STORE_FD: str(fds[0])} if fds else {}
     return subprocess.Popen(
         command,
-        env=dict(environment),
+        env={**environment, **given},
+        pass_fds=fds,
         stdin=subprocess.DEVNULL,
         stdout=sink,
         stderr=subprocess.STDOUT,

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.train.store import meet
 
 # A peer's death shows at once as a closed connection; this only bounds a peer that is alive and silent.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -45,7 +46,8 @@ def ranks() -> Ranks:
 
 
 def connect(me: Ranks, backend: str) -> None:
-    dist.init_process_group(backend, rank=me.rank, world_size=me.world, timeout=COLLECTIVE_TIMEOUT)
+    store = meet(first=me.first, world=me.world, timeout=COLLECTIVE_TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world, timeout=COLLECTIVE_TIMEOUT)
 
 
 def disconnect() -> None:

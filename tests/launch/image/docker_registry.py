@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker.supervise.port import free_port
+from tests.ports import free_port
 from tests.server import HOST, served
 
 

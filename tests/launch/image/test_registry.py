@@ -24,7 +24,7 @@ from stoker.launch.image.credentials import Login, login
 from stoker.launch.image.reference import parse
 from stoker.launch.image.registry import Registry
 from stoker.spec.errors import UserError
-from stoker.supervise.port import free_port
+from tests.ports import free_port
 
 HOST = "127.0.0.1"
 USER, PASSWORD = "stoker", "hunter2-secret"

@@ -13,8 +13,8 @@ from stoker.launch.probe.conduct import conduct
 from stoker.launch.probe.reach import side_by_side
 from stoker.launch.probe.survey import Site, Survey
 from stoker.observe.net import findings
-from stoker.supervise.port import free_port
 from tests.launch.probe.piped import Piped
+from tests.ports import free_port
 
 AGENT = [sys.executable, "-P", "-m", "stoker.launch.probe"]
 

@@ -1,7 +1,7 @@
-"""Where the workers of an attempt meet.
+"""A port for a server that starts some seconds from now.
 
-A port that the system picks is free now, but may be given to anybody else in the seconds that the worker of rank 0
-needs to get there; and he listens at all addresses, so that a port is taken for him when it is at any of them.
+One that the system picks is free now, but may be given to anybody else meanwhile. A server may listen on all addresses,
+so the port must be free on each of them.
 """
 
 import errno
@@ -15,7 +15,6 @@ TRIES = 50
 
 
 def free_port(address: str) -> int:
-    """One where the worker of rank 0 will listen, at all addresses, some seconds from now."""
     family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
     given_out = _given_out()
     for port in [*(port for port in random.sample(PORTS, TRIES) if port not in given_out), 0]:
@@ -28,7 +27,7 @@ def free_port(address: str) -> int:
 
 
 def _given_out() -> range:
-    """Ports that the system gives to whoever asks for any: another may get one of them before our worker is there."""
+    """Ports that the system gives to whoever asks for any: another may get one of them before our server is there."""
     try:
         low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     except OSError:
