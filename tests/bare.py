@@ -19,7 +19,16 @@ CERTIFICATES = "/usr/local/share/ca-certificates"
 REACH = r"(?i).*_proxy|pip_.*|go(proxy|sumdb|nosumdb|noproxy|private)|.*(cert|ca_bundle|cainfo).*"
 """Environment variables that say how this machine reaches the package indexes."""
 # All mounts and processes belong to namespaces that end with the command: none is left in the folder afterwards.
-APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
+APART = [
+    "setpriv",
+    "--pdeathsig=KILL",
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--propagation=private",
+]
 ENTER = """
 set -e
 mount --bind "$0" "$0"
