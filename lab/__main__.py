@@ -1,12 +1,13 @@
-"""python -m lab up | down | status | env | kwok N | build | pin"""
+"""python -m lab up | down | status | env | kwok N | packages | gcs | build | pin"""
 
 import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from lab import cluster, fake, host, pin
+from lab import cluster, fake, golang, host, packages, pin
 from lab.places import IMAGES, KUBECONFIG, LOGS, NODES, REGISTRY
 from stoker.spec.errors import UserError
 
@@ -21,6 +22,8 @@ def main(words: list[str] | None = None) -> int:
     verbs.add_parser("env", help="where it is, as lines for a shell")
     kwok = verbs.add_parser("kwok", help="have so many fake nodes")
     kwok.add_argument("nodes", type=int)
+    verbs.add_parser("packages", help="install what the tests and the lab need from Debian, where the lab can run")
+    verbs.add_parser("gcs", help="build the server that plays Google Cloud Storage for tests")
     verbs.add_parser("build", help="build all of it and start nothing; a machine that cannot run it is told why")
     verbs.add_parser("pin", help="write lab/go/*/go.mod from versions.toml")
     asked = parser.parse_args(words)
@@ -56,17 +59,21 @@ def _do(asked: argparse.Namespace) -> None:
         case "kwok":
             _need()
             fake.have(asked.nodes)
+        case "packages":
+            _where_it_can_run(packages.install)
+        case "gcs":
+            golang.gcs()
         case "build":
-            _build()
+            _where_it_can_run(cluster.build)
         case "pin":
             pin.pin()
 
 
-def _build() -> None:
+def _where_it_can_run(work: Callable[[], object]) -> None:
     if missing := cluster.lacks():
         print(f"lab: {missing}: its tests will be skipped")
     else:
-        cluster.build()
+        work()
 
 
 def _env() -> None:

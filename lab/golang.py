@@ -15,25 +15,30 @@ FLAGS = ["-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false"]  # a quart
 LEAN = "-s -w"
 VOLCANO = [f"volcano.sh/volcano/cmd/{name}" for name in ("scheduler", "controller-manager", "webhook-manager")]
 TRAINER = ["sigs.k8s.io/jobset", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"]
+OPERATOR = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
+KWOK = "sigs.k8s.io/kwok/cmd/kwok"
+GCS = "github.com/fsouza/fake-gcs-server"
 VOLCANO_MANIFESTS = "volcano-development.yaml"
 STAGES = ["kustomize/stage/pod/fast/pod-ready.yaml", "kustomize/stage/pod/fast/pod-delete.yaml"]
 LOCAL = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+GARBAGE = {"GOGC": "off", "GOMEMLIMIT": "1GiB"}
+"""A compiler that frees memory only when it has used this much: a fifth less work, and two run at a time."""
 
 
 def cluster() -> Path:
     """A folder with etcd, the servers of Kubernetes, kubectl, dns and pause."""
-    made_from = cache.key(SOURCES / "cluster", *_cluster(), *SERVERS)
+    made_from = cache.key(SOURCES / "cluster", *_cluster(), *SERVERS, etcd().name)
     return cache.built("cluster", made_from, _build_cluster, takes="about 8 minutes on two cores")
 
 
 def operator() -> Path:
-    """A folder with the training operator as `manager`, and its manifests."""
-    made_from = cache.key(SOURCES / "operator", *_operator())
-    return cache.built("operator", made_from, _build_operator, takes="about 2 minutes on two cores")
+    """A folder with the training operator as `manager`, and its manifests. Most of it is compiled with the cluster."""
+    made_from = cache.key(SOURCES / "cluster", *_lean([OPERATOR]))
+    return cache.built("operator", made_from, _build_operator, takes="about a minute on two cores")
 
 
 def etcd() -> Path:
-    """A folder with an etcd that still has the v2 API."""
+    """A folder with an etcd that still has the v2 API: for the cluster itself, and for runs that need the old API."""
     made_from = cache.key(SOURCES / "etcd", *_etcd())
     return cache.built("etcd", made_from, _build_etcd, takes="about 1 minute on two cores")
 
@@ -52,15 +57,23 @@ def trainer() -> Path:
 
 def kwok() -> Path:
     """A folder with kwok, and what its pods do: become ready, be deleted. They do not end by themselves."""
-    made_from = cache.key(SOURCES / "kwok", *_kwok(), *STAGES)
-    return cache.built("kwok", made_from, _build_kwok, takes="about 2 minutes on two cores")
+    made_from = cache.key(SOURCES / "trainer", *_lean([KWOK]), *STAGES)
+    return cache.built("kwok", made_from, _build_kwok, takes="about a minute on two cores")
+
+
+def gcs() -> Path:
+    """fake-gcs-server: Google Cloud Storage for tests, on any machine that runs Go."""
+    made_from = cache.key(SOURCES / "gcs", *_lean([GCS]))
+    folder = cache.built("gcs", made_from, _build_gcs, takes="about a minute on two cores")
+    return folder / "fake-gcs-server"
 
 
 def go(*words: str, folder: Path) -> str:
     """One call of the go tool; what it prints."""
-    tied = ["setpriv", "--pdeathsig=TERM", _tool(folder)]  # a build must not go on when the one who asked was killed
-    env = os.environ | LOCAL
-    return subprocess.run([*tied, *words], cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+    setpriv = shutil.which("setpriv")  # a build must not continue when the process that asked for it was killed
+    argv = [*([setpriv, "--pdeathsig=TERM"] if setpriv else []), _tool(folder), *words]
+    env = os.environ | GARBAGE | LOCAL
+    return subprocess.run(argv, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def _cluster() -> list[str]:
@@ -70,22 +83,12 @@ def _cluster() -> list[str]:
     stamp = "k8s.io/component-base/version"
     names = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor}
     link = " ".join([LEAN, *(f"-X {stamp}.{name}={value}" for name, value in names.items())])
-    programs = ["./kube", "./pause", "./dns", "k8s.io/kubernetes/cmd/kubectl", "go.etcd.io/etcd/server/v3"]
+    programs = ["./kube", "./pause", "./dns", "k8s.io/kubernetes/cmd/kubectl"]
     return [*FLAGS, f"-ldflags={link}", *programs]
-
-
-def _operator() -> list[str]:
-    [module] = versions.read().modules["operator"]
-    return _lean([f"{module}/cmd/training-operator.v1"])
 
 
 def _etcd() -> list[str]:
     return _lean(list(versions.read().modules["etcd"]))
-
-
-def _kwok() -> list[str]:
-    [module] = versions.read().modules["kwok"]
-    return _lean([f"{module}/cmd/kwok"])
 
 
 def _lean(programs: list[str]) -> list[str]:
@@ -94,14 +97,14 @@ def _lean(programs: list[str]) -> list[str]:
 
 def _build_cluster(out: Path) -> None:
     go("build", "-o", f"{out}/", *_cluster(), folder=SOURCES / "cluster")
-    (out / "server").rename(out / "etcd")
+    (out / "etcd").symlink_to(etcd() / "etcd")
     for name in SERVERS:
         (out / name).symlink_to("kube")
 
 
 def _build_operator(out: Path) -> None:
-    go("build", "-o", str(out / "manager"), *_operator(), folder=SOURCES / "operator")
-    _copy(_module("operator") / "manifests", out / "manifests")
+    go("build", "-o", str(out / "manager"), *_lean([OPERATOR]), folder=SOURCES / "cluster")
+    _copy(_source("cluster", "github.com/kubeflow/training-operator") / "manifests", out / "manifests")
 
 
 def _build_volcano(out: Path) -> None:
@@ -112,9 +115,8 @@ def _build_volcano(out: Path) -> None:
 def _build_trainer(out: Path) -> None:
     go("build", "-o", f"{out}/", *_lean(TRAINER), folder=SOURCES / "trainer")
     (out / "trainer-controller-manager").rename(out / "trainer")
-    jobset, trainer = versions.read().modules["trainer"]
-    _copy(_source("trainer", jobset) / "config", out / "jobset-manifests")
-    _copy(_source("trainer", trainer) / "manifests", out / "trainer-manifests")
+    _copy(_source("trainer", "sigs.k8s.io/jobset") / "config", out / "jobset-manifests")
+    _copy(_source("trainer", "github.com/kubeflow/trainer/v2") / "manifests", out / "trainer-manifests")
     overlay = out / "trainer-manifests" / "overlays" / "manager" / "kustomization.yaml"
     lines = overlay.read_text().splitlines()
     overlay.write_text("\n".join(line for line in lines if "third-party" not in line))  # JobSet, from the network
@@ -125,15 +127,13 @@ def _build_etcd(out: Path) -> None:
 
 
 def _build_kwok(out: Path) -> None:
-    go("build", "-o", f"{out}/", *_kwok(), folder=SOURCES / "kwok")
+    go("build", "-o", f"{out}/", *_lean([KWOK]), folder=SOURCES / "trainer")
     for stage in STAGES:
-        shutil.copyfile(_module("kwok") / stage, out / Path(stage).name)
+        shutil.copyfile(_source("trainer", "sigs.k8s.io/kwok") / stage, out / Path(stage).name)
 
 
-def _module(name: str) -> Path:
-    """Where the sources lie of the one module that a folder of lab/go asks for."""
-    [module] = versions.read().modules[name]
-    return _source(name, module)
+def _build_gcs(out: Path) -> None:
+    go("build", "-o", f"{out}/", *_lean([GCS]), folder=SOURCES / "gcs")
 
 
 def _source(name: str, module: str) -> Path:

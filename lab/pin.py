@@ -5,15 +5,14 @@ import re
 from pathlib import Path
 
 from lab import versions
-from lab.golang import SOURCES, TRAINER, VOLCANO, go
+from lab.golang import GCS, KWOK, OPERATOR, SOURCES, TRAINER, VOLCANO, go
 
 GO = "1.25.0"
 TOOLS = {
-    "cluster": ["k8s.io/kubernetes/cmd/kubectl", "go.etcd.io/etcd/server/v3", *VOLCANO],
+    "cluster": ["k8s.io/kubernetes/cmd/kubectl", *VOLCANO, OPERATOR],
     "etcd": ["go.etcd.io/etcd/server/v3"],
-    "kwok": ["sigs.k8s.io/kwok/cmd/kwok"],
-    "operator": ["github.com/kubeflow/training-operator/cmd/training-operator.v1"],
-    "trainer": TRAINER,
+    "trainer": [*TRAINER, KWOK],
+    "gcs": [GCS],
 }
 
 

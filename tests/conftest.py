@@ -180,6 +180,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if lab:
         ran = sum(getattr(one, "when", "") == "call" for one in lab)
         terminalreporter.write_line(f"{ran} lab tests ran on a real cluster")
+    for one in reports:
+        for name, line in getattr(one, "user_properties", []):
+            if name == "said" and getattr(one, "when", "") == "call":
+                terminalreporter.write_line(str(line))
 
 
 # As `python -m stoker.supervise`, with shorter timeouts.

@@ -1,10 +1,8 @@
 """The base images: what they bring is what Stoker needs, and what they say of themselves is true."""
 
 import json
-import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from stoker.launch.image.base import Base
+from tests.needing import root_with
 
 DOCKER = Path(__file__).parents[1] / "docker"
 TORCH = re.findall(r"^ARG TORCH=(.+)$", (DOCKER / "cpu.Dockerfile").read_text(), re.MULTILINE)[0]
@@ -64,11 +63,8 @@ def standing_in(folder: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(
-    not all(map(shutil.which, ("buildah", "debootstrap"))) or os.geteuid() != 0,
-    reason="needs buildah and debootstrap, and root for both",
-)
 def test_the_cpu_base_builds_with_buildah(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root_with("buildah", "debootstrap")
     store = f'[storage]\ndriver = "vfs"\ngraphroot = "{tmp_path}/graph"\nrunroot = "{tmp_path}/run"\n'
     (tmp_path / "storage.conf").write_text(store)
     monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / "storage.conf"))

@@ -50,7 +50,7 @@ def test_following_in_a_pod_ends_when_nobody_listens_any_more(run: RunDir) -> No
         time.sleep(0.5)
         assert follower.poll() is None
         follower.stdin.close()
-        assert follower.wait(timeout=10) == 0
+        assert follower.wait(timeout=PATIENCE_S) == 0
 
 
 def test_logs_of_a_run_that_never_started_say_so(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from stoker.rundir import RunDir
+from tests.waiting import PATIENCE_S
 
 RUN_FILE = """\
 name: tale
@@ -156,7 +157,7 @@ def test_an_interrupt_leaves_no_process_and_no_folder(
     )  # fmt: skip
     eventually(lambda: list(room.glob("stoker-replay-*/tale/metrics.jsonl")) or process.poll() is not None)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (130, "")
     assert "steps 1 to 99, all 99 of them, for there is no checkpoint before, with 1 worker" in out
     assert list(room.glob("stoker-*")) == []

@@ -14,7 +14,7 @@ from tests.waiting import until
 OTHERS = [pytest.param(name, marks=pytest.mark.soak) for name in ("jobset", "trainjob", "vcjob")]
 KINDS = ["job", "pytorchjob", *OTHERS]  # in test_training.py and test_scale.py all of them are launched and stopped
 KIND_WORDS = "jobsets,pytorchjobs,trainjobs,jobs.batch.volcano.sh,trainingruntimes"
-PATIENCE = 120.0
+PATIENCE = 300.0
 LEAVES = (  # asked to end it takes a moment, as a save does, and then asks to be started again
     "import signal, sys, time, pathlib, os\n"
     "pod = os.environ['STOKER_POD']\n"

@@ -21,7 +21,7 @@ from stoker.rundir import PlaceRef
 from stoker.spec.run import ScriptSpec
 from tests.waiting import until
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.yaml"))
 
 

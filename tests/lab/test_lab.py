@@ -118,7 +118,7 @@ def test_fake_nodes_come_run_pods_and_go(namespace: Any) -> None:
             "containers": [{"name": "main", "image": "nobody/pulls:this"}],
         }
         namespace.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dream"}, "spec": spec})
-        namespace.kubectl("wait", "--for=condition=Ready", "pod/dream", "--timeout=60s")
+        namespace.kubectl("wait", "--for=condition=Ready", "pod/dream", "--timeout=300s")
         assert "kwok" in namespace.kubectl("logs", "dream")
 
 

@@ -12,7 +12,7 @@ from stoker.cli.main import main
 from stoker.rundir import RunDir
 from tests.waiting import until
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 ENDS = {"spec": {"containers": [{"name": "pytorch", "command": ["python3", "-c", "print('it ran')"]}]}}
 Stoker = Callable[..., str]
 

@@ -56,7 +56,7 @@ def test_a_run_of_two_nodes_with_two_workers_succeeds_with_the_losses_that_it_ha
     assert now["step"] == STEPS
     assert sorted((pod["node"], pod["pod"]) for pod in now["pods"]) == [(i, f"{name}-node-{i}-0") for i in range(2)]
     assert all(f"[{rank}]" in stoker("logs", name, "--all") for rank in range(4))
-    namespace.kubectl("wait", "--for=jsonpath={.status.state.phase}=Completed", f"vcjob/{name}", "--timeout=60s")
+    namespace.kubectl("wait", "--for=jsonpath={.status.state.phase}=Completed", f"vcjob/{name}", "--timeout=300s")
     assert "SUCCEEDED" in torchx("status", handle)
     assert "node 1" in torchx("log", f"{handle}/node/1")
 

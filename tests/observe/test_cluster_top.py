@@ -23,7 +23,7 @@ def test_very_many_pods_that_hang_are_asked_together_and_given_up_together(
         top = ClusterTop(run, run.place_ref())
         began = time.monotonic()
         seen = top.look()
-        assert time.monotonic() - began < 30  # one after the other they take twenty minutes
+        assert time.monotonic() - began < 300  # one after the other they take twenty minutes
         until(lambda: len(server.asked) >= MOST)
         assert len(server.asked) == MOST
         server.pods += 90

@@ -1,7 +1,6 @@
 """Real stores on this machine, and a wire to them that can be cut."""
 
 import os
-import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,12 +11,12 @@ import boto3
 import pytest
 import requests
 
+from lab import golang
 from tests.answers import Answer, answers
 from tests.ports import free_port
 from tests.server import HOST, served
 from tests.wire import Wire
 
-ROOT = Path(__file__).parents[2]
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -42,10 +41,9 @@ def moto() -> Iterator[int]:
 @pytest.fixture(scope="session")
 def fake_gcs() -> Iterator[int]:
     """fake-gcs-server, on this port."""
-    binary = shutil.which("fake-gcs-server", path=f"{ROOT / '.lab' / 'bin'}:{os.environ['PATH']}")
-    assert binary, "fake-gcs-server is not built: run make test once, or make .lab/bin/fake-gcs-server"
     port = free_port(HOST)
-    argv = [binary, "-backend", "memory", "-scheme", "http", "-host", HOST, "-port", str(port), "-log-level", "error"]
+    server = str(golang.gcs())
+    argv = [server, "-backend", "memory", "-scheme", "http", "-host", HOST, "-port", str(port), "-log-level", "error"]
     with served(argv, f"http://{HOST}:{port}/storage/v1/b"):
         yield port
 

@@ -129,7 +129,7 @@ def test_an_archive_from_a_bucket_is_unpacked_inside_the_cluster(there: There, b
     words = ["--extract", "--anonymous", "--region", "us-east-1"]
     process = subprocess.Popen([*argv, *words], cwd=there.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     until(lambda: f"{there.name}-mover" in there.pods() or process.poll() is not None, seconds=120, every_s=0.1)
-    there.kubectl("wait", "pod", f"{there.name}-mover", "--for=condition=Ready", "--timeout=120s", check=False)
+    there.kubectl("wait", "pod", f"{there.name}-mover", "--for=condition=Ready", "--timeout=300s", check=False)
     pause = random.uniform(0.2, 2.0)
     print(f"the mover is deleted after {pause} seconds")
     time.sleep(pause)

@@ -1,7 +1,5 @@
 """Machines with a network of their own on this kernel: namespaces, wired to one bridge, with a DNS server beside it."""
 
-import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -16,6 +14,7 @@ from stoker.launch.probe.conduct import conduct
 from stoker.launch.probe.survey import Site, Survey
 from stoker.spec import contract
 from tests.launch.probe.piped import Piped
+from tests.needing import root_with
 
 HOSTS = 4
 NET = "10.99.0"
@@ -130,10 +129,7 @@ def ip(*words: str) -> None:
 
 @pytest.fixture(scope="module")
 def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wires]:
-    if missing := lacks():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"with CI=true no such test may be skipped: {missing}")
-        pytest.skip(missing)
+    root_with("ip", "iptables", "tc")
     made = Wires(tmp_path_factory.mktemp("wires"))
     try:
         made.up()
@@ -141,10 +137,3 @@ def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wires]:
             yield made
     finally:
         made.down()
-
-
-def lacks() -> str | None:
-    if os.geteuid() != 0:
-        return "only root may make network namespaces"
-    missing = [name for name in ("ip", "iptables", "tc") if shutil.which(name) is None]
-    return f"there is no {missing[0]}" if missing else None

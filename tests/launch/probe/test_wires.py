@@ -30,7 +30,6 @@ def test_between_healthy_nodes_nothing_is_found(wires) -> None:
     assert len(survey.names) == 4 * 5
     assert {port.state for port in survey.ports} == {"open"}
     assert verdict(survey, found).startswith("no fault between 4 nodes: ")
-    assert survey.seconds < 60
 
 
 def test_a_port_that_is_dropped_or_refused_on_the_way_is_named(wires, look) -> None:

@@ -1,0 +1,66 @@
+"""`make test`: the machine is set up before the first test, and the lab is built beside the first tests."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Notes what it was called with. The first tests and the build of the lab each wait until the other has begun.
+PYTHON = """#!/bin/sh
+echo "$*" >> calls
+wait_for() { n=0; until test -e "$1"; do n=$((n + 1)); test $n -lt 3000 || exit 9; sleep 0.02; done; }
+case "$*" in
+  "-m lab build") touch building; wait_for testing; echo "the build says this"; exit "${BUILD:-0}" ;;
+  *"--ignore tests/lab") touch testing; wait_for building; exit "${TESTS:-0}" ;;
+esac
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkout whose virtual environment is ready, and whose Python only notes its calls."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ["python", "ruff", "mypy"]:
+        (programs / name).write_text(PYTHON if name == "python" else "#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / ".venv" / "dev.stamp").touch()
+    return tmp_path
+
+
+def make(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(["make", "test"], cwd=folder, env=clean | env, capture_output=True, text=True)
+
+
+def calls(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().splitlines()
+
+
+def test_packages_come_first_and_the_lab_is_built_beside_the_first_tests(folder: Path) -> None:
+    done = make(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *beside, last = calls(folder)
+    pytest_call = "-m pytest -n 2 --dist worksteal -m not soak"
+    assert first == "-m lab packages"
+    assert sorted(beside) == ["-m lab build", "-m lab gcs", f"{pytest_call} --ignore tests/lab"]
+    assert last == f"{pytest_call} tests/lab"
+    assert "the build says this" in done.stdout
+
+
+def test_a_lab_that_does_not_build_fails_the_tests(folder: Path) -> None:
+    done = make(folder, BUILD="1")
+    assert done.returncode == 2
+    assert "the build says this" in done.stdout
+    assert not [call for call in calls(folder) if call.endswith("soak tests/lab")]
+
+
+def test_no_lab_test_runs_when_a_first_test_has_failed(folder: Path) -> None:
+    done = make(folder, TESTS="1")
+    assert done.returncode == 2
+    assert not [call for call in calls(folder) if call.endswith("soak tests/lab")]
