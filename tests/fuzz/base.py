@@ -21,8 +21,8 @@ from stoker.cli.main import main
 from stoker.rundir import RunDir
 from stoker.spec.contract import ENV_ATTEMPT
 from stoker.spec.load import load
-from stoker.supervise.port import free_port
 from stoker.train.__main__ import main as work
+from tests.ports import free_port
 
 TINY = [
     "name=tale", "model.layers=1", "model.heads=2", "model.width=16", "model.context=16", "batch.sequences=2",

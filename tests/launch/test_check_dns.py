@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stoker.supervise.port import free_port
 
 from stoker.kube import connect
 from stoker.launch.check import Finding
 from stoker.launch.check_dns import answers, check_dns
 from tests.launch.probe.dns_server import answer as dns_answer
 from tests.launch.served import NOT_FOUND, served
+from tests.ports import free_port
 
 KNOWN = "kubernetes.default.svc.cluster.local"
 
