@@ -14,7 +14,7 @@ from stoker.data.prepare import Progress, ignore, is_prepared
 from stoker.data.remote import is_remote
 from stoker.data.remote.transfer import RemoteError
 from stoker.data.sets import is_set, open_set, set_of
-from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir import DataRef, Exit, RunDir, consent
 from stoker.rundir.progress import lost, saved_step
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
@@ -53,9 +53,13 @@ def begin(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
     run = RunDir(runs / spec.name)
     pull(run, resume=None if isinstance(spec, ScriptSpec) else spec.checkpoint.resume)
     _refuse_another_kind(run, spec)
-    if isinstance(spec, ScriptSpec):
-        return begin_script(spec, runs=runs)
-    return begin_training(spec, runs=runs, progress=progress)
+    opened = (
+        begin_script(spec, runs=runs)
+        if isinstance(spec, ScriptSpec)
+        else begin_training(spec, runs=runs, progress=progress)
+    )
+    consent.record(run, opened.spec)  # who may not launch what it names has been refused before
+    return opened
 
 
 def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:

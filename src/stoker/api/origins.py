@@ -16,7 +16,7 @@ from stoker.data.prepare import is_prepared
 from stoker.data.tokenizer import has_tokenizer, load_folder
 from stoker.data.tokenizer import load as load_tokenizer
 from stoker.observe.runs import find
-from stoker.rundir import OriginRef, RunDir, Saved
+from stoker.rundir import OriginRef, RunDir, Saved, consent
 from stoker.spec import contract, forms
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
@@ -182,9 +182,11 @@ def _open(word: str, runs: Path, *, key: str) -> Origin:
 
 
 def _of_run(run: RunDir, saved: Saved, *, named: bool) -> Origin:
+    spec = run.spec()
+    consent.require(run, consent.model_code(spec))
     ref = OriginRef(path=str(run.path.absolute()), step=saved.step, key=saved.key)
     tokenizer = run.tokenizer.absolute() if has_tokenizer(run.tokenizer) else None
-    return Origin(ref=ref, shape=run.spec().model, tokenizer=tokenizer, named=named)
+    return Origin(ref=ref, shape=spec.model, tokenizer=tokenizer, named=named)
 
 
 def _of_checkpoint(folder: Path) -> Origin:

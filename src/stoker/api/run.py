@@ -19,7 +19,7 @@ from stoker.launch.backend import Running
 from stoker.launch.local import Local
 from stoker.observe.logs import LogView
 from stoker.observe.runs import RunView, find, view_anywhere
-from stoker.rundir import Exit, Record, RunDir
+from stoker.rundir import Exit, Record, RunDir, consent
 from stoker.spec import load as loading
 from stoker.spec.on import cluster_name
 from stoker.spec.run import AnySpec
@@ -151,7 +151,13 @@ def submit(
 
 def load(spec: AnySpec | Path | str, *words: str) -> AnySpec:
     """The spec that a run file, or another spec, and `key=value` words describe. Raises UserError."""
-    return loading.load(Path(spec).expanduser() if isinstance(spec, (Path, str)) else spec, words).spec
+    if isinstance(spec, AnySpec):
+        return loading.load(spec, words).spec
+    file = Path(spec).expanduser()
+    loaded = loading.load(file, words).spec
+    if run := consent.run_of(file):
+        consent.require_launch(run, loaded)
+    return loaded
 
 
 def unique_name(spec: AnySpec, runs: Path) -> AnySpec:

@@ -1,6 +1,6 @@
 """Any model, ready to be used: of a run, of a checkpoint, or of a folder in the form of transformers.
 
-    load_model(path: Path, *, step: int | "newest" | "best" = "newest", device: str = "auto") -> LoadedModel
+    load_model(path, *, step: int | "newest" | "best" = "newest", device="auto", trust=False) -> LoadedModel
 
 Only the model's tensors are read from a checkpoint, straight into the model: the optimizer's are never held. A run may
 be written meanwhile: a checkpoint that is pruned under the reader is passed over for what is newest then.
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load_folder
-from stoker.rundir import RunDir, Saved
+from stoker.rundir import RunDir, Saved, consent
 from stoker.rundir.checkpoint import damage
 from stoker.spec import contract, forms
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
+from stoker.spec.trust import trusting
 from stoker.storage.mirror import run_dir
 from stoker.train.models import MODELS, hf, model_spec, weights
 from stoker.train.reader import Untrusted, read_tensors
@@ -56,9 +57,16 @@ class LoadedModel:
         return load_folder(self.tokenizer)
 
 
-def load_model(path: Path, *, step: Step = "newest", device: str = "auto") -> LoadedModel:
-    """`path` is a run's folder, a checkpoint's (…/checkpoints/step-000000100), or one that transformers wrote."""
-    place = _device(device)
+def load_model(path: Path, *, step: Step = "newest", device: str = "auto", trust: bool = False) -> LoadedModel:
+    """`path` is a run's folder, a checkpoint's (…/checkpoints/step-000000100), or one that transformers wrote.
+
+    Code that the run names as `model.family` is imported if this user launched the run there, or with `trust`.
+    """
+    with trusting(trust):
+        return _load(path, step, _device(device))
+
+
+def _load(path: Path, step: Step, place: torch.device) -> LoadedModel:
     if (path / contract.SPEC_FILE).is_file():
         return _from_run(run_dir(path), step, place)
     if step != "newest" and path.is_dir():
@@ -223,7 +231,9 @@ def _empty(shape: Model, place: torch.device) -> nn.Module:
 
 
 def _shape(run: RunDir) -> Model:
-    shape = run.spec().model
+    spec = run.spec()
+    consent.require(run, consent.model_code(spec))
+    shape = spec.model
     if shape.vocab is None:
         raise UserError(
             f"{run.path / contract.SPEC_FILE} does not say model.vocab", remedy="Set it to the tokenizer's size"
