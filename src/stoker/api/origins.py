@@ -17,6 +17,7 @@ from stoker.data.tokenizer import has_tokenizer, load_folder
 from stoker.data.tokenizer import load as load_tokenizer
 from stoker.observe.runs import find
 from stoker.rundir import OriginRef, RunDir, Saved, consent
+from stoker.rundir.checkpoint import other_shape
 from stoker.spec import contract, forms
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
@@ -184,6 +185,10 @@ def _open(word: str, runs: Path, *, key: str) -> Origin:
 def _of_run(run: RunDir, saved: Saved, *, named: bool) -> Origin:
     spec = run.spec()
     consent.require(run, consent.model_code(spec))
+    if difference := other_shape(saved.manifest, spec.model):
+        raise UserError(
+            f"{run.path / contract.SPEC_FILE} has been changed: {difference}", remedy="Restore it as the run wrote it"
+        )
     ref = OriginRef(path=str(run.path.absolute()), step=saved.step, key=saved.key)
     tokenizer = run.tokenizer.absolute() if has_tokenizer(run.tokenizer) else None
     return Origin(ref=ref, shape=spec.model, tokenizer=tokenizer, named=named)

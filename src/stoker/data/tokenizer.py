@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from stoker.data import sentencepiece, wordpiece
 from stoker.data.wordpiece import SEPARATOR, SPECIALS, VOCABULARY_FILE
+from stoker.spec.bounded import read_json
 from stoker.spec.data import TrainTokenizer
 from stoker.spec.errors import UserError
 
@@ -27,6 +28,7 @@ PAIR = ("vocab.json", "merges.txt")
 MODEL_FILE = "tokenizer.model"
 CONFIGS = ("tokenizer_config.json", "config.json")
 KINDS = ((TOKENIZER_FILE,), PAIR, (MODEL_FILE,), (VOCABULARY_FILE,))  # of files, each a tokenizer by itself
+LARGEST_FILE = 256 << 20  # bytes
 FORMS = "Give a folder with tokenizer.json, tokenizer.model, vocab.txt, or with vocab.json and merges.txt, or let one be trained: data.tokenizer='{train: 8000}'"  # noqa: E501
 
 
@@ -145,6 +147,9 @@ def special_tokens(loaded: LoadedTokenizer) -> dict[str, str]:
 
 
 def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
+    for path in files.values():
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path} is too large for a tokenizer's: {path.stat().st_size:,} bytes", remedy=FORMS)
     try:
         if TOKENIZER_FILE in files:
             used = [files[TOKENIZER_FILE]]
@@ -162,14 +167,16 @@ def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
             raise UserError(
                 f"{name} has no {TOKENIZER_FILE}, no {MODEL_FILE}, and not both {' and '.join(PAIR)}", remedy=FORMS
             )
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        end, begin = _end_token(name, tokenizer, files), _begin_token(tokenizer, files)
     except UserError:
         raise
-    except Exception as e:  # the tokenizers library raises plain Exception for any fault in the file
+    except BaseException as e:  # the tokenizers library raises plain Exception, or panics, for any fault in the file
+        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+            raise
         raise UserError(f"the tokenizer in {name} cannot be read: {e}", remedy=FORMS) from e
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     sha256 = hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in used)).hexdigest()
-    end, begin = _end_token(name, tokenizer, files), _begin_token(tokenizer, files)
     return LoadedTokenizer(tokenizer=tokenizer, end=end, sha256=sha256, begin=begin)
 
 
@@ -232,8 +239,8 @@ def _begin_token(tokenizer: Tokenizer, files: dict[str, Path]) -> str | None:
 def _said(files: dict[str, Path], name: str) -> dict[str, Any]:
     """What a file beside the tokenizer says; one that is damaged says nothing."""
     try:
-        said = json.loads(files[name].read_text(encoding="utf-8")) if name in files else {}
-    except ValueError:
+        said = read_json(files[name]) if name in files else {}
+    except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}
 
@@ -261,7 +268,7 @@ def _lowercase(files: dict[str, Path]) -> bool:
 
 def _configured_end(tokenizer: Tokenizer, config: dict[str, Any]) -> str | None:
     token = _content(config.get("eos_token"))
-    if token is None and isinstance(config.get("eos_token_id"), int):
+    if token is None and isinstance(config.get("eos_token_id"), int) and 0 <= config["eos_token_id"] < 2**32:
         token = tokenizer.id_to_token(config["eos_token_id"])
     return token if isinstance(token, str) and tokenizer.token_to_id(token) is not None else None
 

@@ -25,6 +25,7 @@ import yaml
 
 from stoker.rundir.checkpoint import Manifest, read_manifest
 from stoker.spec import contract
+from stoker.spec.document import read_document
 from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
@@ -157,9 +158,9 @@ class RunDir:
 
     def any_spec(self) -> AnySpec:
         try:
-            values = yaml.safe_load((self.path / contract.SPEC_FILE).read_text())
+            values = read_document(self.path / contract.SPEC_FILE).values
             return ScriptSpec.model_validate(values) if "script" in values else RunSpec.model_validate(values)
-        except (OSError, ValueError, TypeError, yaml.YAMLError) as e:
+        except (UserError, ValueError, RecursionError) as e:
             raise _damaged(self.path / contract.SPEC_FILE) from e
 
     def spec(self) -> RunSpec:

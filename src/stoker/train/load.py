@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load_folder
 from stoker.rundir import RunDir, Saved, consent
-from stoker.rundir.checkpoint import damage
-from stoker.spec import contract, forms
+from stoker.rundir.checkpoint import Manifest, damage, other_shape, read_manifest
+from stoker.spec import contract, forms, sizes
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
 from stoker.spec.trust import trusting
@@ -75,6 +75,7 @@ def _load(path: Path, step: Step, place: torch.device) -> LoadedModel:
         return _from_checkpoint(path, place)
     if (path / forms.CONFIG_FILE).is_file():
         shape = forms.read_shape(path)
+        check_size(shape, hf.weight_bytes(path), said_by=path / forms.CONFIG_FILE, weights=path)
         model = _empty(shape, place)
         hf.read_weights(path, shape, model)
         return LoadedModel(model=model, shape=shape, tokenizer=_tokenizer(path), origin=f"the folder {path}")
@@ -96,7 +97,7 @@ def _from_run(run: RunDir, step: Step, place: torch.device) -> LoadedModel:
             why = damage(saved.path)
             if why and not (saved.path / contract.MANIFEST_FILE).exists():
                 why = PRUNED
-            model = None if why else _read(saved.path, shape, place)
+            model = None if why else _read(saved.path, saved.manifest, shape, place)
         except FileNotFoundError:
             why, model = PRUNED, None
         if model is not None:
@@ -173,7 +174,7 @@ def _from_checkpoint(path: Path, place: torch.device) -> LoadedModel:
     shape = _shape(run)
     try:
         why = damage(path)
-        model = None if why else _read(path, shape, place)
+        model = None if why else _read(path, read_manifest(path), shape, place)
     except FileNotFoundError:
         why, model = PRUNED, None
     if model is None:
@@ -190,10 +191,24 @@ def _from_checkpoint(path: Path, place: torch.device) -> LoadedModel:
     )
 
 
-def _read(path: Path, shape: Model, place: torch.device) -> nn.Module:
+def _read(path: Path, manifest: Manifest, shape: Model, place: torch.device) -> nn.Module:
+    spec = path.parent.parent / contract.SPEC_FILE
+    if difference := other_shape(manifest, shape):
+        raise UserError(f"{spec} has been changed: {difference}", remedy="Restore it as the run wrote it")
+    check_size(shape, sum(file.bytes for file in manifest.files.values()), said_by=spec, weights=path)
     model = _empty(shape, place)
     read_checkpoint(path, weights(model))
     return model
+
+
+def check_size(shape: Model, size: int, *, said_by: Path, weights: Path) -> None:
+    """Before memory is asked for: a weight takes a byte at least, so the files bound the model that they can hold."""
+    parameters = sizes.parameters(shape, shape.vocab or 0) if shape.family in MODELS else 0
+    if parameters > size:
+        raise UserError(
+            f"{said_by} describes a model of {parameters:,} parameters, and {weights} has {size:,} bytes of weights",
+            remedy="Restore them as they were written",
+        )
 
 
 def read_checkpoint(path: Path, wanted: Mapping[str, Tensor]) -> None:

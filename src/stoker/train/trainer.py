@@ -145,7 +145,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """From the newest good checkpoint, or from nothing."""
-        saved = self.checkpoints.load(self.engine.tensors())
+        saved = self.checkpoints.load(self.engine.tensors(), self.spec.model)
         if saved is None and self.spec.init.path:
             origins.start(self.engine.model, self.spec, self.run)
         samples = self.tokens.train.samples(self.spec.batch.length)
@@ -317,6 +317,7 @@ class Trainer:
             "choices": asdict(self.choices),
             "horizon": self.derived.horizon,
             "loss_scale": self.engine.loss_scale.state(),
+            "model": self.spec.model.model_dump(mode="json"),
         }
         self.checkpoints.save(self.state.step, self.engine.tensors(), state)
 
