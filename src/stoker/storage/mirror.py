@@ -4,7 +4,7 @@ Only what opens runs knows the difference: a place may be a folder or a URL, and
 place of the working copies of a URL.
 """
 
-import json
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +16,7 @@ from typing import Literal
 
 from stoker.rundir import Exit, Record, RunDir, Saved, write_json
 from stoker.spec import contract
+from stoker.spec.bounded import read_json
 from stoker.spec.errors import UserError
 from stoker.storage.copy import Copy, State
 from stoker.storage.fetch import Seen, bring_checkpoint, is_whole, manifests, refresh
@@ -37,11 +38,15 @@ def place(word: str | Path) -> Path:
         return Path(word).expanduser()
     scheme, bucket, prefix = split(word)
     url = f"{scheme}://{bucket}/{prefix}".rstrip("/")
-    folder = cache() / "runs" / address(url)
+    folder = _copies() / address(url)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (folder / REMOTE_FILE).exists():
         write_json(folder / REMOTE_FILE, {"url": url})
     return folder
+
+
+def _copies() -> Path:
+    return cache() / "runs"
 
 
 def run_path(word: str) -> Path:
@@ -53,12 +58,20 @@ def run_path(word: str) -> Path:
 
 
 def remote_of(folder: Path) -> str | None:
-    """The URL whose runs have their working copies in this folder."""
-    try:
-        url: str = json.loads((folder / REMOTE_FILE).read_text())["url"]
-    except (FileNotFoundError, NotADirectoryError):
+    """The URL whose runs have their working copies in this folder.
+
+    Such folders lie in the user's own cache. A file of that name elsewhere came with a download: what it names could
+    be anybody's bucket, and exports would be sent there.
+    """
+    if not (folder / REMOTE_FILE).is_file() or os.path.realpath(folder.parent) != os.path.realpath(_copies()):
         return None
-    return url
+    try:
+        record = read_json(folder / REMOTE_FILE)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or not isinstance(record.get("url"), str):
+        raise UserError(f"{folder / REMOTE_FILE} is damaged", remedy=f"Delete {folder}: it is a copy")
+    return str(record["url"])
 
 
 def in_words(folder: Path) -> str:
