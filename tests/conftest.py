@@ -62,6 +62,15 @@ def signals_that_nohup_ignores() -> None:
             signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Which runs were launched is written here, not into the home of who tests."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
+
+
 @pytest.fixture
 def stoker(tmp_path: Path) -> Iterator[Command]:
     command = Command(tmp_path)

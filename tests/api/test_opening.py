@@ -99,6 +99,15 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_again_unless_that_is_aske
     assert begin(spec(book, "checkpoint.resume=0"), runs=tmp_path).done is None
 
 
+@pytest.mark.parametrize("vocab", [299, 100_000, None])
+def test_a_vocabulary_that_was_edited_is_noticed_before_training(tmp_path: Path, book: Path, vocab: int | None) -> None:
+    run = begin(spec(book), runs=tmp_path).run
+    model = run.spec().model.model_copy(update={"vocab": vocab})
+    run.write_spec(run.spec().model_copy(update={"model": model}))
+    with pytest.raises(UserError, match=f"has been changed: model.vocab is {vocab}, but the tokenizer has"):
+        begin(spec(book), runs=tmp_path)
+
+
 def test_a_done_run_that_is_sent_back_is_not_done(tmp_path: Path, book: Path) -> None:
     run = begin(spec(book), runs=tmp_path).run
     run.write_exit(Exit(state="done", code=0, step=10, reason=""))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
@@ -83,3 +84,27 @@ def test_a_manifest_that_is_none_is_named(tale: Path, text: str) -> None:
     done = inside("generate", "tale", "the", code=2)
     (line,) = done.stderr.splitlines()
     assert "step-000000040: manifest.json" in line
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("vocab", 301), ("vocab", 2**32), ("heads", 4), ("layers", 1), ("layers", 2**16), ("context", 64), ("width", 64)],
+)
+def test_a_spec_whose_model_was_edited_is_noticed(tale: Path, key: str, value: int) -> None:
+    """Heads show in no tensor's shape, and a model of fewer layers finds all of its own."""
+    values = yaml.safe_load((tale / "spec.yaml").read_text())
+    values["model"][key] = value
+    (tale / "spec.yaml").write_text(yaml.safe_dump(values))
+    done = inside("generate", "tale", "the", code=2)
+    (line,) = done.stderr.splitlines()
+    assert f"spec.yaml has been changed: model.{key} is {value} and was " in line
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("text", ["[" * 100_000, "a: " * 10, "9" * 5000, "[]", "", "model: {family: [1]}"])
+def test_a_spec_that_is_none_is_named(tale: Path, text: str) -> None:
+    (tale / "spec.yaml").write_text(text)
+    done = inside("generate", "tale", "the", code=2)
+    (line,) = done.stderr.splitlines()
+    assert "spec.yaml" in line

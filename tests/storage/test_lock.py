@@ -36,6 +36,18 @@ def test_the_lock_of_a_dead_process_of_this_machine_is_free_at_once(bucket: str)
     Lock(store, "tale").take(remote)
 
 
+@pytest.mark.parametrize("data", [b"", b"[]", b"[" * 10_000, b'{"token": 1}', b"\xff", b"9" * 5000])
+def test_a_lock_that_is_none_is_named_and_odd_keys_are_not_ours(bucket: str, data: bytes) -> None:
+    store = open_store(bucket)
+    store.put("tale/lock/²", b"")
+    store.put("tale/lock/000000001", data)
+    remote = layout.look(store, "tale")
+    assert list(remote.locks) == list(layout.look_at_locks(store, "tale")) == [1]
+    if data:
+        with pytest.raises(UserError, match=r"the lock of .*tale cannot be read"):
+            last(store, "tale", remote)
+
+
 @pytest.mark.parametrize(("seconds", "held", "alive"), [(1, True, True), (OLD + 1, True, False), (1, False, False)])
 def test_a_writer_elsewhere_counts_until_it_has_been_silent_for_long(seconds: float, held: bool, alive: bool) -> None:
     writer = Writer(token="a", pid=1, host="there", machine="another", started=1, time=0.0, held=held)

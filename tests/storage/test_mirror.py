@@ -17,7 +17,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec
 from stoker.storage import layout
 from stoker.storage.layout import PIECE
-from stoker.storage.mirror import place, pull, run_dir, upload_folder
+from stoker.storage.mirror import place, pull, remote_of, run_dir, upload_folder
 from stoker.storage.store import open_store
 from stoker.storage.sync import PERIOD, mirrored
 from stoker.supervise.signals import Signals
@@ -394,3 +394,27 @@ def _let_the_lock_go(bucket: str) -> None:
 
 def _notes(run: RunDir) -> list[str]:
     return [event["text"] for event in run.events() if event["kind"] == "note"]
+
+
+@pytest.mark.parametrize("text", ['{"url": "s3://somebody/else"}', "[]", "[" * 10_000, "{}"])
+def test_a_download_cannot_say_that_it_is_a_copy_of_a_bucket(tmp_path: Path, text: str) -> None:
+    """What is exported there would be sent to it."""
+    (tmp_path / "remote.json").write_text(text)
+    assert remote_of(tmp_path) is None
+    assert type(run_dir(tmp_path / "tale")) is RunDir
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 10_000, "{}", '{"url": 5}'])
+def test_a_damaged_place_of_copies_is_named(bucket: str, text: str) -> None:
+    (place(bucket) / "remote.json").write_text(text)
+    with pytest.raises(UserError, match=r"remote\.json is damaged"):
+        run_dir(place(bucket) / "tale")
+
+
+@pytest.mark.parametrize(
+    "manifest", [b"{}", b"[" * 10_000, b"\xff\xfe", b'{"step": 2, "files": {"../x": {}}}', b"9" * 5000]
+)
+def test_a_manifest_in_a_store_that_is_none_is_no_checkpoint(bucket: str, manifest: bytes) -> None:
+    work_on(bucket, step(1))
+    open_store(bucket).put("tale/checkpoints/step-000000002/manifest.json", manifest)
+    assert [saved.step for saved in run_dir(place(bucket) / "tale").saved()] == [1]

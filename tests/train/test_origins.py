@@ -75,6 +75,7 @@ def test_weights_to_begin_with_that_are_damaged_are_refused_in_a_line(worker: Wo
     run = worker(*words, shaped=False)
     for saved in run.saved():  # it has to begin again
         shutil.rmtree(saved.path)
+    words.append("checkpoint.resume=0")
     held = run.held("init") / "checkpoints" / "step-000000002" / file.name
     held.unlink()
     held.write_bytes(harmed)

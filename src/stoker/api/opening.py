@@ -15,7 +15,7 @@ from stoker.data.prepare import Progress, ignore, is_prepared
 from stoker.data.remote import is_remote
 from stoker.data.remote.transfer import RemoteError
 from stoker.data.sets import is_set, open_set, set_of
-from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir import DataRef, Exit, RunDir, consent
 from stoker.rundir.checkpoint import State
 from stoker.rundir.elsewhere import refuse_elsewhere
 from stoker.rundir.progress import lost, saved_step
@@ -58,9 +58,13 @@ def begin(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
         refuse_elsewhere(run)  # what it has trained is on a volume, and it would start from step 0 here
     pull(run, resume=None if isinstance(spec, ScriptSpec) else spec.checkpoint.resume)
     _refuse_another_kind(run, spec)
-    if isinstance(spec, ScriptSpec):
-        return begin_script(spec, runs=runs)
-    return begin_training(spec, runs=runs, progress=progress)
+    opened = (
+        begin_script(spec, runs=runs)
+        if isinstance(spec, ScriptSpec)
+        else begin_training(spec, runs=runs, progress=progress)
+    )
+    consent.record(run, opened.spec)  # who may not launch what it names has been refused before
+    return opened
 
 
 def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
@@ -127,6 +131,7 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
         tokens = kept
     if tokens.key != run.data().key:
         raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
+    _check_vocab(run, old, tokens)
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
     _check_end(spec, tokens)
     opened = _opened(run, spec, tokens, done=_done(run, spec, tokens, changes.allowed))
@@ -297,7 +302,7 @@ def _ref(tokens: AnySet) -> DataRef:
 
 def _fill(spec: RunSpec, tokens: AnySet) -> RunSpec:
     """The model's vocabulary: the tokenizer's, unless the spec says a little more."""
-    most = -(-tokens.vocab // VOCAB_ROUNDING) * VOCAB_ROUNDING
+    most = _most(tokens)
     vocab = spec.model.vocab or tokens.vocab
     if not tokens.vocab <= vocab <= most:
         raise UserError(
@@ -305,6 +310,21 @@ def _fill(spec: RunSpec, tokens: AnySet) -> RunSpec:
             remedy=f"Leave model.vocab out (null, where a preset names it), or set it from {tokens.vocab} to {most}",
         )
     return spec.model_copy(update={"model": spec.model.model_copy(update={"vocab": vocab})})
+
+
+def _most(tokens: AnySet) -> int:
+    return -(-tokens.vocab // VOCAB_ROUNDING) * VOCAB_ROUNDING
+
+
+def _check_vocab(run: RunDir, begun: RunSpec, tokens: AnySet) -> None:
+    """It was filled in when the run began, and the workers read it again: it may have been edited since."""
+    vocab = begun.model.vocab
+    if vocab is None or not tokens.vocab <= vocab <= _most(tokens):
+        raise UserError(
+            f"{run.path / contract.SPEC_FILE} has been changed: model.vocab is {vocab}, but the tokenizer has "
+            f"{tokens.vocab} tokens",
+            remedy=f"Set it back to {tokens.vocab}, or as it was",
+        )
 
 
 def _check_size(spec: RunSpec, tokens: AnySet) -> None:

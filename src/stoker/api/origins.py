@@ -16,7 +16,8 @@ from stoker.data.prepare import is_prepared
 from stoker.data.tokenizer import has_tokenizer, load_folder
 from stoker.data.tokenizer import load as load_tokenizer
 from stoker.observe.runs import find
-from stoker.rundir import OriginRef, RunDir, Saved
+from stoker.rundir import OriginRef, RunDir, Saved, consent
+from stoker.rundir.checkpoint import other_shape
 from stoker.rundir.elsewhere import refuse_elsewhere
 from stoker.spec import contract, forms
 from stoker.spec.data import Data
@@ -184,9 +185,15 @@ def _open(word: str, runs: Path, *, key: str) -> Origin:
 
 
 def _of_run(run: RunDir, saved: Saved, *, named: bool) -> Origin:
+    spec = run.spec()
+    consent.require(run, consent.model_code(spec))
+    if difference := other_shape(saved.manifest, spec.model):
+        raise UserError(
+            f"{run.path / contract.SPEC_FILE} has been changed: {difference}", remedy="Restore it as the run wrote it"
+        )
     ref = OriginRef(path=str(run.path.absolute()), step=saved.step, key=saved.key)
     tokenizer = run.tokenizer.absolute() if has_tokenizer(run.tokenizer) else None
-    return Origin(ref=ref, shape=run.spec().model, tokenizer=tokenizer, named=named)
+    return Origin(ref=ref, shape=spec.model, tokenizer=tokenizer, named=named)
 
 
 def _of_checkpoint(folder: Path) -> Origin:

@@ -16,7 +16,7 @@ from stoker.api.running import ending, follow, plan, start
 from stoker.launch.backend import Running
 from stoker.observe.batch import Stretch, line, reached, token_set
 from stoker.observe.tail import Tail
-from stoker.rundir import DataRef, Exit, Record, RunDir, Saved
+from stoker.rundir import DataRef, Exit, Record, RunDir, Saved, consent
 from stoker.rundir.records import is_metrics
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, UserError
@@ -129,7 +129,9 @@ class Scratch:
 @contextmanager
 def scratch(run: RunDir, step: int) -> Iterator[Scratch]:
     """Nothing of the run is touched, and nothing is left behind."""
-    spec, stretches = run.spec(), line(run)
+    spec = run.spec()
+    consent.require(run, consent.training_code(spec))
+    stretches = line(run)
     reached(run, stretches, step)
     tokens = token_set(run)
     samples = tokens.train.samples(spec.batch.length)

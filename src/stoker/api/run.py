@@ -19,7 +19,7 @@ from stoker.launch.backend import Running
 from stoker.launch.local import Local
 from stoker.observe.logs import LogView
 from stoker.observe.runs import RunView, find, view_anywhere
-from stoker.rundir import Exit, Record, RunDir
+from stoker.rundir import Exit, Record, RunDir, consent
 from stoker.spec import load as loading
 from stoker.spec.on import cluster_name
 from stoker.spec.run import AnySpec
@@ -155,7 +155,13 @@ def load(spec: AnySpec | Path | str, *words: str) -> AnySpec:
 
 
 def _loaded(spec: AnySpec | Path | str, *words: str) -> loading.Loaded:
-    return loading.load(Path(spec).expanduser() if isinstance(spec, (Path, str)) else spec, words)
+    if isinstance(spec, AnySpec):
+        return loading.load(spec, words)
+    file = Path(spec).expanduser()
+    loaded = loading.load(file, words)
+    if run := consent.run_of(file):
+        consent.require_launch(run, loaded.spec)
+    return loaded
 
 
 def unique_name(spec: AnySpec, runs: Path) -> AnySpec:

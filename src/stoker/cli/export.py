@@ -5,7 +5,7 @@ import json
 import shlex
 
 from stoker.cli import output
-from stoker.cli.places import model_place, runs_argument, step_argument
+from stoker.cli.places import model_place, runs_argument, step_argument, trust_argument
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.units import size
@@ -36,6 +36,7 @@ def export_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-size", type=_size, default=SHARD_BYTES, metavar="SIZE", help="most bytes of tensors in a file (5GB)"
     )
     parser.add_argument("--require-proof", action="store_true", help="keep it only if transformers computes the same")
+    trust_argument(parser)
     parser.add_argument("--push", metavar="REPO", help="upload it to the hub (HF_TOKEN, HF_ENDPOINT)")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 

@@ -15,13 +15,13 @@ from stoker.api.run import unique_name
 from stoker.api.running import await_start, ending, plan, start
 from stoker.cli import describe, launched, output
 from stoker.cli.interrupts import Interrupts
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.cli.progress import preparing
-from stoker.cli.train import end, file_and_words
+from stoker.cli.train import end, file_and_words, own_file
 from stoker.data.prepare import ignore
 from stoker.launch.backend import Submission
 from stoker.observe.runs import find
-from stoker.rundir import RunDir
+from stoker.rundir import RunDir, consent
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
@@ -40,6 +40,7 @@ def launch_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run file for a new run, or a run to go on with; and values that overrule it",
     )
     runs_argument(parser)
+    trust_argument(parser)
     parser.add_argument("--new", action="store_true", help="start another run like RUN instead of going on with it")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done, and do nothing")
     parser.add_argument(
@@ -88,9 +89,10 @@ def _wanted(args: argparse.Namespace) -> tuple[AnySpec, Path]:
     """The spec, and the folder that its run is or will be in."""
     first, words = file_and_words(args.words, verb="launch")
     if first is None or Path(first).is_file() or Path(first).suffix in (".yaml", ".yml"):
-        return unique_name(load(Path(first) if first else None, words).launchable, args.runs), args.runs
+        return unique_name(own_file(first, words).launchable, args.runs), args.runs
     run = find(first, args.runs)
     spec = load(run.path / contract.SPEC_FILE, words).launchable
+    consent.require_launch(run, spec)
     if args.new:
         return unique_name(spec, args.runs), args.runs
     if any(word.startswith("name=") for word in words):

@@ -15,6 +15,7 @@ from typing import Any
 from stoker import __version__
 from stoker.spec import contract
 from stoker.spec.errors import MissingExtra, RunFailed, SavedForLater, StokerError, UserError
+from stoker.spec.trust import trusting
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Train": {
@@ -108,7 +109,8 @@ def _run(argv: list[str]) -> int:
         name = verb.replace("-", "_")
         getattr(module, f"{name}_arguments")(parser)
         arguments = parser.parse_intermixed_args(argv[1:])
-    code: int = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else name)(arguments)
+    with trusting(getattr(arguments, "trust", False)):
+        code: int = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else name)(arguments)
     return code
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from stoker.cli.places import model_place, runs_argument, step_argument
+from stoker.cli.places import model_place, runs_argument, step_argument, trust_argument
 from stoker.data.pairs import AnySet
 from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder
 from stoker.spec.errors import UserError
@@ -15,6 +15,7 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", metavar="DIR", help="a tokenizer in place of the model's own")
     parser.add_argument("--device", default="auto", metavar="X", help="cpu, cuda or auto (auto)")
     runs_argument(parser)
+    trust_argument(parser)
 
 
 def open_model(args: argparse.Namespace) -> LoadedModel:

@@ -25,6 +25,12 @@ def step_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def trust_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust", action="store_true", help="execute the code that the run names, though you did not launch it here"
+    )
+
+
 def model_place(word: str, runs: Path) -> Path:
     """The folder of a run, by name or path, of a checkpoint, or of a model that transformers wrote."""
     if not run_dir(runs / word).exists() and Path(word).is_dir():

@@ -11,7 +11,7 @@ from pathlib import Path
 from stoker.api.replay import Replayed, Scratch, scratch
 from stoker.cli import output
 from stoker.cli.interrupts import Interrupts
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.cli.progress import Display, display
 from stoker.data.passages import Passage
 from stoker.observe.batch import SampleView, StepBatch, batch, documents, line, reached, token_set
@@ -35,6 +35,7 @@ def replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-loss", action="store_true", help="show the documents and train nothing")
     parser.add_argument("--json", action="store_true", help="print it as JSON, with the whole text")
     runs_argument(parser)
+    trust_argument(parser)
 
 
 def replay(args: argparse.Namespace) -> int:

@@ -12,17 +12,17 @@ from stoker.api.origins import as_asked
 from stoker.api.running import ending, follow, plan, start
 from stoker.cli import describe, output
 from stoker.cli.interrupts import Interrupts
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.cli.progress import Display, Lines, display, preparing
 from stoker.launch.backend import Running, Submission
 from stoker.observe.logs import LogView, last_lines
 from stoker.observe.runs import RECENT, seconds_left, view
 from stoker.observe.tail import Tail
-from stoker.rundir import Exit, Record, RunDir
+from stoker.rundir import Exit, Record, RunDir, consent
 from stoker.rundir.records import is_event, is_metrics
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, SavedForLater, UserError
-from stoker.spec.load import load
+from stoker.spec.load import Loaded, load
 from stoker.spec.run import ScriptSpec
 from stoker.storage.mirror import run_dir
 
@@ -34,6 +34,7 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
         "words", nargs="*", metavar="RUN.yaml key=value", help="the run file, and values that overrule it"
     )
     runs_argument(parser)
+    trust_argument(parser)
     parser.add_argument(
         "--new", action="store_true", help="start another run instead of going on with the one there is"
     )
@@ -42,7 +43,7 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def train(args: argparse.Namespace) -> int:
     file, words = file_and_words(args.words, verb="train")
-    spec = load(Path(file) if file else None, words).spec
+    spec = own_file(file, words).spec
     if spec.on.kind != "local":
         raise UserError(
             f"on.kind is {spec.on.kind}, and stoker train trains here", remedy=f"Run: stoker launch {file or '…'}"
@@ -79,6 +80,14 @@ def file_and_words(words: list[str], *, verb: str) -> tuple[str | None, list[str
     if len(files) > 1:
         raise UserError(f"{files[1]} is a second run file", remedy="Give one, and the rest as key=value")
     return files[0] if files else None, [word for word in words if word not in files]
+
+
+def own_file(file: str | None, words: list[str]) -> Loaded:
+    """What the user asks for, by a run file of their own or, with consent, by that of a run."""
+    loaded = load(Path(file) if file else None, words)
+    if file and (run := consent.run_of(Path(file))):
+        consent.require_launch(run, loaded.spec)
+    return loaded
 
 
 def _follow(opened: Opened, submission: Submission, watcher: "_Watcher") -> int:

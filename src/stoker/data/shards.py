@@ -15,10 +15,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from stoker.data.intact import SetFile, check_hashes, check_sizes
 from stoker.data.order import Order, Shuffled, Windowed
 from stoker.rundir import write_atomic
+from stoker.spec.bounded import read_json
 from stoker.spec.errors import UserError
 
 Dtype = Literal["uint16", "uint32"]
@@ -26,6 +28,7 @@ Dtype = Literal["uint16", "uint32"]
 VERSION = 1
 INDEX_FILE = "index.json"
 TOKENIZER_FOLDER = "tokenizer"
+LARGEST_INDEX = 256 << 20  # bytes
 OPEN_SHARDS = 128  # each mapping holds a file descriptor, and a process has 1024 of them
 
 
@@ -72,16 +75,16 @@ class Index:
     def record(folder: Path) -> dict[str, Any]:
         """What the index of a prepared set of any kind says."""
         try:
-            record: dict[str, Any] = json.loads((folder / INDEX_FILE).read_text())
+            record = read_json(folder / INDEX_FILE, max_bytes=LARGEST_INDEX)
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{folder} is not a whole token set: it has no {INDEX_FILE}",
                 remedy="Its prepare was interrupted: run it again and it goes on",
             ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            raise UserError(
-                f"{folder / INDEX_FILE} is damaged", remedy="Delete the folder and prepare it again"
-            ) from None
+        except ValueError as e:
+            raise _damaged(folder) from e
+        if not isinstance(record, dict):
+            raise _damaged(folder)
         if record.get("version") != VERSION:
             raise UserError(
                 f"{folder} is a token set of version {record.get('version')}, and this stoker reads version {VERSION}",
@@ -91,10 +94,17 @@ class Index:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        record = cls.record(folder)
-        for split in ("train", "validation"):
-            record[split] = [Shard(**shard) for shard in record[split]]
-        return cls(**record)
+        try:
+            index = TypeAdapter(cls).validate_python(cls.record(folder))
+        except ValidationError as e:
+            raise _damaged(folder) from e
+        if any(Path(shard.file).name != shard.file or shard.tokens < 0 for shard in index.train + index.validation):
+            raise _damaged(folder)  # a shard lies in the folder
+        return index
+
+
+def _damaged(folder: Path) -> UserError:
+    return UserError(f"{folder / INDEX_FILE} is damaged", remedy="Delete the folder and prepare it again")
 
 
 class Split:

@@ -168,17 +168,19 @@ def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
             raise UserError(
                 f"{name} has no {TOKENIZER_FILE}, no {MODEL_FILE}, and not both {' and '.join(PAIR)}", remedy=FORMS
             )
-    except (UserError, KeyboardInterrupt, SystemExit):
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        end, begin = _end_token(name, tokenizer, files), _begin_token(tokenizer, files)
+    except UserError:
         raise
-    except BaseException as e:  # the tokenizers library raises plain Exception for any fault in the file, or panics
+    except BaseException as e:  # the tokenizers library raises plain Exception, or panics, for any fault in the file
+        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+            raise
         raise UserError(f"the tokenizer in {name} cannot be read: {e}", remedy=FORMS) from e
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= MOST_TOKENS:
         raise UserError(f"the tokenizer in {name} has a token of the number {largest}", remedy=FORMS)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     sha256 = hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in used)).hexdigest()
-    end, begin = _end_token(name, tokenizer, files), _begin_token(tokenizer, files)
     return LoadedTokenizer(tokenizer=tokenizer, end=end, sha256=sha256, begin=begin)
 
 
@@ -270,7 +272,7 @@ def _lowercase(files: dict[str, Path]) -> bool:
 
 def _configured_end(tokenizer: Tokenizer, config: dict[str, Any]) -> str | None:
     token = _content(config.get("eos_token"))
-    if token is None and isinstance(config.get("eos_token_id"), int):
+    if token is None and isinstance(config.get("eos_token_id"), int) and 0 <= config["eos_token_id"] < 2**32:
         token = tokenizer.id_to_token(config["eos_token_id"])
     return token if isinstance(token, str) and tokenizer.token_to_id(token) is not None else None
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stoker.spec import contract
 from stoker.spec.bounded import parse_json, read_file
+from stoker.spec.model import Model
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -68,6 +69,8 @@ class State(_Part):
     horizon: Count | None = None
     loss_scale: LossScale | None = None
     resume: Count | Literal["auto"] = "auto"
+    model: Model | None = None
+    """What the run's spec said of its model; None in a checkpoint of an older version."""
 
 
 class Manifest(_Part):
@@ -84,6 +87,16 @@ class Manifest(_Part):
         """What the weights are known by."""
         files = {name: file.model_dump() for name, file in self.files.items()}
         return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def other_shape(manifest: Manifest, model: Model) -> str | None:
+    """How a spec's model differs from the one that was saved, if it does: heads, for one, do not show in a tensor."""
+    if manifest.state.model is None:
+        return None
+    saved, now = manifest.state.model.model_dump(), model.model_dump()
+    fields = [name for name in saved if saved[name] != now[name]]
+    shown = ", ".join(f"model.{name} is {now[name]} and was {saved[name]}" for name in fields[:3])
+    return f"{shown} when step {manifest.step} was saved" if fields else None
 
 
 def parse_manifest(data: str | bytes) -> Manifest:

@@ -291,7 +291,7 @@ class RunDir:
         while True:
             listed = sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB))
             found = []
-            for path in listed:
+            for path in (path for path in listed if not path.is_symlink()):
                 with suppress(OSError, ValueError):
                     look_anew(path)
                     manifest = read_manifest(path)

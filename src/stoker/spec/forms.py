@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from stoker.spec import bounded
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model, default_inner
 
@@ -16,6 +17,7 @@ Values = dict[str, Any]
 
 CONFIG_FILE = "config.json"
 RESTORE = "Restore it as it was"
+SHOWN = 80  # characters of a value in a message
 EDGE = 1 << 20  # bytes at both ends of a file of weights that tell it from another
 
 
@@ -77,7 +79,7 @@ def _llama_fields(config: Values, file: Path) -> Values:
     whole = isinstance(width, int) and isinstance(heads, int) and heads > 0
     if whole and width % heads == 0 and config.get("head_dim") not in (None, width // heads):
         raise UserError(
-            f"{file}: head_dim is {json.dumps(config['head_dim'])}, which Stoker's models cannot be",
+            f"{file}: head_dim is {_shown(config['head_dim'])}, which Stoker's models cannot be",
             remedy=f"It takes hidden_size / num_attention_heads alone, {width // heads}",
         )
     usual = whole and inner == default_inner("llama", width)
@@ -93,17 +95,18 @@ def _llama_turns(config: Values, file: Path) -> Values:
     said, scaling = (config.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
     if not isinstance(said, dict) or not isinstance(scaling, dict):
         key = "rope_scaling" if isinstance(said, dict) else "rope_parameters"
-        raise UserError(f"{file}: {key} is {json.dumps(config[key])}, and no object of numbers", remedy=RESTORE)
+        raise UserError(f"{file}: {key} is {_shown(config[key])}, and no object of numbers", remedy=RESTORE)
     scaling = said or scaling
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in ("default", "llama3"):
         raise UserError(
-            f"{file}: rope_type is {json.dumps(kind)}, which Stoker's models cannot be",
+            f"{file}: rope_type is {_shown(kind)}, which Stoker's models cannot be",
             remedy='It takes "default" and "llama3"',
         )
-    if scaling.get("partial_rotary_factor", 1.0) != 1.0:
+    part = scaling.get("partial_rotary_factor", 1.0)
+    if part != 1.0:
         raise UserError(
-            f"{file}: partial_rotary_factor is {scaling['partial_rotary_factor']}, which Stoker's models cannot be",
+            f"{file}: partial_rotary_factor is {_shown(part)}, which Stoker's models cannot be",
             remedy="It takes 1.0 alone",
         )
     theta = said.get("rope_theta", config.get("rope_theta", 10_000.0))
@@ -234,12 +237,12 @@ def read_shape(folder: Path) -> Model:
     family = next((family for family, form in FORMS.items() if form.model_type == kind), None)
     if family is None:
         known = ", ".join(f'"{form.model_type}"' for form in FORMS.values())
-        raise UserError(f"{file}: model_type is {json.dumps(kind)}", remedy=f"Stoker reads {known}")
+        raise UserError(f"{file}: model_type is {_shown(kind)}", remedy=f"Stoker reads {known}")
     form = FORMS[family]
     for key, only in form.fixed.items():
         if config.get(key, only) != only:
             raise UserError(
-                f"{file}: {key} is {json.dumps(config[key])}, which Stoker's models cannot be",
+                f"{file}: {key} is {_shown(config[key])}, which Stoker's models cannot be",
                 remedy=f"It takes {json.dumps(only)} alone",
             )
     values = {ours: config.get(theirs, default) for ours, (theirs, default) in form.keys.items()}
@@ -267,7 +270,7 @@ def identity(folder: Path) -> str:
 def _dropout(form: Form, config: Values, file: Path) -> float:
     rates = [config.get(key, form.dropout) for key in form.dropouts] or [0.0]
     if any(rate != rates[0] for rate in rates):
-        said = ", ".join(f"{key} {rate}" for key, rate in zip(form.dropouts, rates, strict=True))
+        said = ", ".join(f"{key} {_shown(rate)}" for key, rate in zip(form.dropouts, rates, strict=True))
         raise UserError(
             f"{file}: the dropouts differ ({said}), and Stoker's models have one",
             remedy="Make them equal in a copy of it; what the model computes does not depend on them",
@@ -288,10 +291,16 @@ def _validated(values: Values, form: Form, file: Path) -> Model:
         ) from e
 
 
+def _shown(value: Any) -> str:
+    """In a message of one line."""
+    text = json.dumps(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
 def read_json(file: Path) -> Values:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
+        found = bounded.read_json(file)
+    except (OSError, ValueError) as e:
         raise UserError(f"{file} cannot be read: {e}", remedy=RESTORE) from e
     if not isinstance(found, dict):
         raise UserError(f"{file} is no JSON object", remedy=RESTORE)

@@ -5,8 +5,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from stoker.spec.code import is_code
-from stoker.spec.section import Code, Fraction, PositiveCount, Section
-from stoker.spec.units import Number
+from stoker.spec.section import Code, Fraction, Section
+from stoker.spec.units import Count, Number
+
+# Far above any model, and low enough that no arithmetic on them takes long.
+Few = Annotated[Count, Field(gt=0, le=2**16)]
+Many = Annotated[Count, Field(gt=0, le=2**32)]
 
 
 class RopeScaling(Section):
@@ -16,7 +20,7 @@ class RopeScaling(Section):
     """What turns less often than this in `original_context` is slowed by the whole `factor`."""
     high: Annotated[Number, Field(gt=0)] = 4.0
     """What turns more often than this in `original_context` is left alone; between the two it is blended."""
-    original_context: PositiveCount = 8192
+    original_context: Many = 8192
     """The context that the model had before."""
 
     @model_validator(mode="after")
@@ -42,19 +46,19 @@ OF_FAMILIES = {
 class Model(Section):
     family: Literal["gpt2", "llama", "bert"] | Code = "gpt2"
     """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
-    layers: PositiveCount = 12
+    layers: Few = 12
     """Transformer blocks."""
-    heads: PositiveCount = 12
+    heads: Few = 12
     """Attention heads; they divide `width`."""
-    width: PositiveCount = 768
+    width: Many = 768
     """Size of the hidden state."""
-    hidden: PositiveCount | None = None
+    hidden: Many | None = None
     """Width of the feed-forward's inner layer. Left out: 4 × `width`; Llama: 8/3 × `width`, up to a multiple of 256."""
-    kv_heads: PositiveCount | None = None
+    kv_heads: Few | None = None
     """Llama: heads of keys and values, each shared by several of `heads`; they divide `heads`. Left out: as many."""
-    context: PositiveCount = 1024
+    context: Many = 1024
     """Positions the model knows: the longest sequence it can read."""
-    vocab: PositiveCount | None = None
+    vocab: Many | None = None
     """Rows of the embedding. Left out, it is the tokenizer's size."""
     dropout: Fraction = 0.0
     """Dropout on embeddings, attention and residuals while training."""

@@ -30,7 +30,8 @@ ALWAYS = (  # what every reader wants
 GROWING_FILES = (contract.METRICS_FILE, contract.EVENTS_FILE)
 GROWING_FOLDERS = (contract.LEDGER_DIR, contract.LOGS_DIR, contract.TENSORBOARD_DIR)
 ROTATED = re.compile(r"\.log\.\d+")
-CHECKPOINT = re.compile(r"step-\d{9}")
+CHECKPOINT = re.compile(r"step-[0-9]{9}")
+NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(kw_only=True)
@@ -67,7 +68,7 @@ def look(store: Store, name: str) -> Remote:
 
 def look_at_locks(store: Store, name: str) -> dict[int, Object]:
     objects = store.list(f"{name}/{LOCK}/").objects
-    return {int(key.rpartition("/")[2]): found for key, found in objects.items() if key[-1].isdigit()}
+    return {int(number): found for key, found in objects.items() if NUMBER.fullmatch(number := key.rpartition("/")[2])}
 
 
 def grows(path: str) -> bool:
@@ -94,9 +95,9 @@ def checkpoint(step: int) -> str:
 def _sort(remote: Remote, path: str, found: Object) -> None:
     folder, _, last = path.rpartition("/")
     parts = path.split("/")
-    if folder == LOCK and last.isdigit():
+    if folder == LOCK and NUMBER.fullmatch(last):
         remote.locks[int(last)] = found
-    elif grows(folder) and last.isdigit():
+    elif grows(folder) and NUMBER.fullmatch(last):
         remote.pieces.setdefault(folder, {})[int(last)] = found
     elif parts[0] == contract.CHECKPOINTS_DIR and len(parts) == 3 and CHECKPOINT.fullmatch(parts[1]):
         remote.checkpoints.setdefault(int(parts[1].removeprefix("step-")), {})[last] = found

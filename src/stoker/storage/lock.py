@@ -12,7 +12,10 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from stoker.rundir import Held, Record
+from stoker.spec.bounded import parse_json
 from stoker.spec.errors import UserError
 from stoker.storage import layout
 from stoker.storage.layout import Remote
@@ -60,8 +63,17 @@ def last(store: Store, name: str, remote: Remote) -> Last:
         return Last(writer=None, seconds=0.0)
     number = max(remote.locks)
     data = store.get(f"{name}/{layout.lock(number)}")
-    writer = Writer(**json.loads(data)) if data else None
+    writer = _writer(data, f"{store.url}/{name}") if data else None
     return Last(writer=writer, seconds=(remote.now - remote.locks[number].modified).total_seconds())
+
+
+def _writer(data: bytes, place: str) -> Writer:
+    try:
+        return TypeAdapter(Writer).validate_python(parse_json(data))
+    except ValueError as e:
+        raise StoreError(
+            f"the lock of {place} cannot be read", remedy=f"Delete {place}/{layout.LOCK} if nobody writes that run"
+        ) from e
 
 
 def refuse_second(name: str, found: Last) -> None:
@@ -132,7 +144,7 @@ class Lock:
     def _is_ours(self) -> bool:
         """A put whose answer was lost is tried again by the store's client, and then finds itself."""
         data = self._store.get(self._key)
-        return data is not None and json.loads(data)["token"] == self.token
+        return data is not None and _writer(data, f"{self._store.url}/{self._name}").token == self.token
 
 
 def _is_dead_here(writer: Writer) -> bool:

@@ -15,9 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from stoker.rundir import Exit, Record, RunDir, Saved, write_json
-from stoker.rundir.files import read_regular
-from stoker.rundir.records import RECORD_BYTES, typed
 from stoker.spec import contract
+from stoker.spec.bounded import read_json
 from stoker.spec.errors import UserError
 from stoker.storage.copy import Copy, State
 from stoker.storage.fetch import Seen, bring_checkpoint, is_whole, manifests, refresh
@@ -39,11 +38,15 @@ def place(word: str | Path) -> Path:
         return Path(word).expanduser()
     scheme, bucket, prefix = split(word)
     url = f"{scheme}://{bucket}/{prefix}".rstrip("/")
-    folder = cache() / "runs" / address(url)
+    folder = _copies() / address(url)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (folder / REMOTE_FILE).exists():
         write_json(folder / REMOTE_FILE, {"url": url})
     return folder
+
+
+def _copies() -> Path:
+    return cache() / "runs"
 
 
 def run_path(word: str) -> Path:
@@ -55,14 +58,20 @@ def run_path(word: str) -> Path:
 
 
 def remote_of(folder: Path) -> str | None:
-    """The URL whose runs have their working copies in this folder."""
-    file = folder / REMOTE_FILE
-    try:
-        return typed(dict[str, str], read_regular(file, max_bytes=RECORD_BYTES))["url"]
-    except (FileNotFoundError, NotADirectoryError):
+    """The URL whose runs have their working copies in this folder.
+
+    Such folders lie in the user's own cache. A file of that name elsewhere came with a download: what it names could
+    be anybody's bucket, and exports would be sent there.
+    """
+    if not (folder / REMOTE_FILE).is_file() or os.path.realpath(folder.parent) != os.path.realpath(_copies()):
         return None
-    except (ValueError, KeyError) as e:
-        raise UserError(f"{file} is damaged", remedy="Remove it, or name the runs by their URL: --runs URL") from e
+    try:
+        record = read_json(folder / REMOTE_FILE)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or not isinstance(record.get("url"), str):
+        raise UserError(f"{folder / REMOTE_FILE} is damaged", remedy=f"Delete {folder}: it is a copy")
+    return str(record["url"])
 
 
 def in_words(folder: Path) -> str:

@@ -17,10 +17,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from stoker.data.ledger import Mark, attempt_name, combined
 from stoker.rundir import Record, RunDir, Saved, look_anew, write_json
-from stoker.rundir.checkpoint import Files, damage, file_facts, sealed
+from stoker.rundir.checkpoint import Files, damage, file_facts, other_shape, sealed
 from stoker.rundir.progress import lost, saved_step
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.model import Model
 from stoker.spec.run import Checkpoint
 from stoker.train.dist import Ranks, from_first
 from stoker.train.reader import TABLE, Untrusted, read_tensors
@@ -126,12 +127,17 @@ class Checkpoints:
             self._saved(step)
         return outcome.problem
 
-    def load(self, tensors: Tensors) -> Saved | None:
-        """Fill the tensors from the newest checkpoint that is whole and undamaged."""
+    def load(self, tensors: Tensors, model: Model | None = None) -> Saved | None:
+        """Fill the tensors from the newest checkpoint that is whole and undamaged, and of that model."""
         saved = from_first(self._choose() if self.me.first else None)
         if saved is None:
             return None
         assert isinstance(saved, Saved)
+        if model and (difference := other_shape(saved.manifest, model)):
+            raise UserError(
+                f"{self.run.path / contract.SPEC_FILE} has been changed: {difference}",
+                remedy="Restore it as the run wrote it",
+            )
         self._newest = saved.step
         self._ledger = {name: mark.model_dump() for name, mark in (saved.manifest.ledger or {}).items()}
         for left in reversed(range(TRIES)):

@@ -65,8 +65,8 @@ def _write(run: RunDir, loaded: LoadedModel, spec: RunSpec, *, source: Path) -> 
     save(loaded.read_tokenizer(), run.tokenizer)
     tensors = {"model": weights(loaded.model)}
     run.checkpoints.mkdir(parents=True)
-    progress = {"step": 0, "best_step": None}
-    manifest = {"step": 0, "time": time.time(), "world": 1, "state": {"progress": progress}}
+    progress, shape = {"step": 0, "best_step": None}, spec.model.model_dump(mode="json")
+    manifest = {"step": 0, "time": time.time(), "world": 1, "state": {"progress": progress, "model": shape}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is no process group: none is meant
         write_checkpoint(run.checkpoint(0), tensors, manifest)

@@ -1,6 +1,6 @@
 """Any model, ready to be used: of a run, of a checkpoint, or of a folder in the form of transformers.
 
-    load_model(path: Path, *, step: int | "newest" | "best" = "newest", device: str = "auto") -> LoadedModel
+    load_model(path, *, step: int | "newest" | "best" = "newest", device="auto", trust=False) -> LoadedModel
 
 Only the model's tensors are read from a checkpoint, straight into the model: the optimizer's are never held. A run may
 be written meanwhile: a checkpoint that is pruned under the reader is passed over for what is newest then.
@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load_folder
-from stoker.rundir import RunDir, Saved
-from stoker.rundir.checkpoint import damage
+from stoker.rundir import RunDir, Saved, consent
+from stoker.rundir.checkpoint import Manifest, damage, other_shape, read_manifest
 from stoker.rundir.elsewhere import refuse_elsewhere
-from stoker.spec import contract, forms
+from stoker.spec import contract, forms, sizes
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
+from stoker.spec.trust import trusting
 from stoker.storage.mirror import run_dir
 from stoker.train.models import MODELS, hf, model_spec, weights
 from stoker.train.reader import Untrusted, read_tensors
@@ -57,9 +58,16 @@ class LoadedModel:
         return load_folder(self.tokenizer)
 
 
-def load_model(path: Path, *, step: Step = "newest", device: str = "auto") -> LoadedModel:
-    """`path` is a run's folder, a checkpoint's (…/checkpoints/step-000000100), or one that transformers wrote."""
-    place = _device(device)
+def load_model(path: Path, *, step: Step = "newest", device: str = "auto", trust: bool = False) -> LoadedModel:
+    """`path` is a run's folder, a checkpoint's (…/checkpoints/step-000000100), or one that transformers wrote.
+
+    Code that the run names as `model.family` is imported if this user launched the run there, or with `trust`.
+    """
+    with trusting(trust):
+        return _load(path, step, _device(device))
+
+
+def _load(path: Path, step: Step, place: torch.device) -> LoadedModel:
     if (path / contract.SPEC_FILE).is_file():
         return _from_run(run_dir(path), step, place)
     if step != "newest" and path.is_dir():
@@ -68,6 +76,7 @@ def load_model(path: Path, *, step: Step = "newest", device: str = "auto") -> Lo
         return _from_checkpoint(path, place)
     if (path / forms.CONFIG_FILE).is_file():
         shape = forms.read_shape(path)
+        check_size(shape, hf.weight_bytes(path), said_by=path / forms.CONFIG_FILE, weights=path)
         model = _empty(shape, place)
         hf.read_weights(path, shape, model)
         return LoadedModel(model=model, shape=shape, tokenizer=_tokenizer(path), origin=f"the folder {path}")
@@ -90,7 +99,7 @@ def _from_run(run: RunDir, step: Step, place: torch.device) -> LoadedModel:
             why = damage(saved.path)
             if why and not (saved.path / contract.MANIFEST_FILE).exists():
                 why = PRUNED
-            model = None if why else _read(saved.path, shape, place)
+            model = None if why else _read(saved.path, saved.manifest, shape, place)
         except FileNotFoundError:
             why, model = PRUNED, None
         if model is not None:
@@ -167,7 +176,7 @@ def _from_checkpoint(path: Path, place: torch.device) -> LoadedModel:
     shape = _shape(run)
     try:
         why = damage(path)
-        model = None if why else _read(path, shape, place)
+        model = None if why else _read(path, read_manifest(path), shape, place)
     except FileNotFoundError:
         why, model = PRUNED, None
     if model is None:
@@ -184,10 +193,24 @@ def _from_checkpoint(path: Path, place: torch.device) -> LoadedModel:
     )
 
 
-def _read(path: Path, shape: Model, place: torch.device) -> nn.Module:
+def _read(path: Path, manifest: Manifest, shape: Model, place: torch.device) -> nn.Module:
+    spec = path.parent.parent / contract.SPEC_FILE
+    if difference := other_shape(manifest, shape):
+        raise UserError(f"{spec} has been changed: {difference}", remedy="Restore it as the run wrote it")
+    check_size(shape, sum(file.bytes for file in manifest.files.values()), said_by=spec, weights=path)
     model = _empty(shape, place)
     read_checkpoint(path, weights(model))
     return model
+
+
+def check_size(shape: Model, size: int, *, said_by: Path, weights: Path) -> None:
+    """Before memory is asked for: a weight takes a byte at least, so the files bound the model that they can hold."""
+    parameters = sizes.parameters(shape, shape.vocab or 0) if shape.family in MODELS else 0
+    if parameters > size:
+        raise UserError(
+            f"{said_by} describes a model of {parameters:,} parameters, and {weights} has {size:,} bytes of weights",
+            remedy="Restore them as they were written",
+        )
 
 
 def read_checkpoint(path: Path, wanted: Mapping[str, Tensor]) -> None:
@@ -225,7 +248,9 @@ def _empty(shape: Model, place: torch.device) -> nn.Module:
 
 
 def _shape(run: RunDir) -> Model:
-    shape = run.spec().model
+    spec = run.spec()
+    consent.require(run, consent.model_code(spec))
+    shape = spec.model
     if shape.vocab is None:
         raise UserError(
             f"{run.path / contract.SPEC_FILE} does not say model.vocab", remedy="Set it to the tokenizer's size"

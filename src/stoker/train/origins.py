@@ -64,7 +64,7 @@ def teacher(run: RunDir, device: torch.device) -> LoadedModel | None:
     folder = _place(run, "teacher", origin)
     _refuse_others(folder, origin, "objective.teacher")
     step: Step = "newest" if origin.step is None else origin.step
-    loaded = load_model(folder, step=step, device=str(device))
+    loaded = load_model(folder, step=step, device=str(device), trust=True)  # who launched the run was asked
     loaded.model.requires_grad_(False)
     return loaded
 

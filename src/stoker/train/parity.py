@@ -74,9 +74,9 @@ def check(folder: Path) -> Record:
         return _record("failed", [*problems, str(e)])
     try:
         model, notes = getattr(transformers, form_of(ours.shape).auto).from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
-        theirs = tokenizer_class.from_pretrained(folder, local_files_only=True)
+        theirs = tokenizer_class.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as e:  # whatever it is that its many layers raise
         return _record("failed", [*problems, f"transformers cannot load it: {type(e).__name__}: {_first_line(e)}"])
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):

@@ -152,7 +152,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """From the newest good checkpoint, or from nothing."""
-        saved = self.checkpoints.load(self.engine.tensors())
+        saved = self.checkpoints.load(self.engine.tensors(), self.spec.model)
         if saved is None and self.spec.init.path:
             origins.start(self.engine.model, self.spec, self.run)
         samples = self.tokens.train.samples(self.spec.batch.length)
@@ -333,6 +333,7 @@ class Trainer:
             "named_micro": self.spec.batch.micro,
             "horizon": self.derived.horizon,
             "loss_scale": self.engine.loss_scale.state(),
+            "model": self.spec.model.model_dump(mode="json"),
         }
         self.checkpoints.save(self.state.step, self.engine.tensors(), state, ledger=self.ledger.mark())
 

@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,13 +16,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from stoker.spec.bounded import parse_json
 from stoker.spec.errors import UserError
 from stoker.spec.forms import CONFIG_FILE, RESTORE, read_json
 from stoker.spec.model import Model
 from stoker.train.models import model_spec
+from stoker.train.reader import refuse_compressed
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # each may be in shards, with an index beside them
 SHOWN = 5  # names in an error
+LARGEST_HEADER = 100_000_000  # bytes: safetensors reads no more
 
 
 def read_weights(folder: Path, shape: Model, model: nn.Module) -> None:
@@ -87,6 +91,11 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as e:
             reason = _broken_tensor(file) or (str(e).splitlines() or [type(e).__name__])[0]
             raise UserError(f"{file} cannot be read as tensors: {reason}", remedy=RESTORE) from e
+
+
+def weight_bytes(folder: Path) -> int:
+    """All that its files of weights hold."""
+    return sum(file.stat().st_size for file in _weight_files(folder) if file.is_file())
 
 
 @torch.no_grad()
@@ -158,7 +167,9 @@ def _broken_tensor(file: Path) -> str | None:
         size = int.from_bytes(opened.read(8), "little")
         there = file.stat().st_size - 8 - size
         try:
-            held = json.loads(opened.read(size)) if there >= 0 else {}
+            held = (
+                parse_json(opened.read(size), max_bytes=LARGEST_HEADER) if there >= 0 and size <= LARGEST_HEADER else {}
+            )
             spans = {name: held[name]["data_offsets"] for name in held if name != "__metadata__"}
             for name, (_, stop) in sorted(spans.items(), key=lambda item: item[1][1]):
                 if stop > there:
@@ -174,6 +185,9 @@ def _broken_tensor(file: Path) -> str | None:
 
 
 def _pickled(file: Path) -> Iterator[tuple[str, Tensor]]:
+    if zipfile.is_zipfile(file):
+        with open(file, "rb") as opened:
+            refuse_compressed(opened)
     try:
         with warnings.catch_warnings(action="ignore"):  # of odd pickles: either it can read one or it says so
             held = torch.load(file, map_location="cpu", weights_only=True)
