@@ -20,7 +20,7 @@ from stoker.supervise.lifeline import die_with
 from stoker.supervise.logfile import LogFile
 from stoker.supervise.port import free_port
 from stoker.supervise.pump import Pump
-from stoker.supervise.redact import Redactor
+from stoker.supervise.redact import Redactor, undeclared
 
 Hear = Callable[[bytes], None]
 LOOPBACK = "127.0.0.1"
@@ -63,10 +63,10 @@ class Job:
         environment = environments(
             os.environ, spec.env | secrets, run=self.run, launch=launch, workers=self.workers, most=spec.on.max_restarts
         )
-        pumps = {}
+        pumps, redact = {}, redactor(spec)
         for rank in range(launch.first, launch.first + self.workers):
             ears = [ear for ear in (hear if rank == 0 else None, Echo(b"[%d] " % rank) if self.echo else None) if ear]
-            pumps[rank] = Pump(LogFile(self.run.log(rank), note=note), Redactor(secrets.values()), *ears)
+            pumps[rank] = Pump(LogFile(self.run.log(rank), note=note), redact, *ears)
         return Workers(self.command, environment, pumps)
 
     def _start_agent(
@@ -93,7 +93,7 @@ class Job:
         environment = agent.environment(os.environ, spec.env | secrets | ours)
         own = hear or Curve(self.run, world=launch.world).hear
         logs = agent.RankLogs(self.run, node=launch.group, note=note, hear=own)
-        pump = Pump(logs, Redactor(secrets.values()), *([Echo(b"")] if self.echo else []))
+        pump = Pump(logs, redactor(spec), *([Echo(b"")] if self.echo else []))
         process = _start(command, environment, pump.sink)
         pump.start()
         ranks = range(launch.first, launch.first + self.workers)
@@ -162,6 +162,11 @@ class Echo:
 
 def secret_values(spec: AnySpec) -> dict[str, str]:
     return {name: os.environ[name] for name in spec.secrets if name in os.environ}
+
+
+def redactor(spec: AnySpec) -> Redactor:
+    """For what workers of this run print: their secrets, and what their other variables call so."""
+    return Redactor([*secret_values(spec).values(), *undeclared(os.environ | spec.env)])
 
 
 def alone(*, attempt: int, restart: int, workers: int) -> Launch:
