@@ -9,9 +9,11 @@ import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.cli.main import main
-from stoker.rundir import RunDir
+from stoker.data.sets import open_set
+from stoker.rundir import DataRef, RunDir
 from stoker.train.load import load_model
 from stoker.train.models.gpt2 import SPEC
+from tests.flip import flip
 
 pytestmark = pytest.mark.usefixtures("tale")
 
@@ -95,6 +97,8 @@ def test_it_reads_well_in_a_pipe_and_in_a_terminal(stoker, terminal, tmp_path: P
         (["tale", "--length", "33"], r"--length is 33, and the model reads 32 tokens at most\. Give 32 or less"),
         (["tale", "--data", "none.txt"], r"none\.txt does not exist"),
         (["tale", "--data", "empty.txt"], r"empty\.txt is empty"),
+        (["tale", "--data", "newline.txt"], "the text is too short.*Name a longer text"),
+        (["tale", "--data", "letter.txt"], "the text is too short"),
         (["tale", "--data", ""], "--data names nothing"),
         (["tale", "--data", "latin.txt"], "is not UTF-8 text"),
         (["tale", "--data", "book.txt", "--split", "train"], "--split is for prepared sets"),
@@ -103,11 +107,16 @@ def test_it_reads_well_in_a_pipe_and_in_a_terminal(stoker, terminal, tmp_path: P
         (["bare", "--data", "book.txt"], r"has no tokenizer\. .*--tokenizer DIR"),
         (["bare", "--data", "book.txt", "--tokenizer", "other/tokenizer"], r"go up to 399, and the model knows 300"),
         (["moved"], "is gone"),
+        (["spoilt"], "validation-.* is damaged: its sha256"),
+        (["tale", "--task", "choice", "--data", "empty.txt"], "is empty"),
+        (["tale", "--task", "choice", "--data", "blank.jsonl"], r"blank\.jsonl:1 has an empty choice"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
-def test_a_mistake_is_one_line_with_a_remedy(place: Path, capsys, words: list[str], problem: str) -> None:
+def test_a_mistake_is_one_line_with_a_remedy(place: Path, tokens: Path, capsys, words: list[str], problem: str) -> None:
     (place / "empty.txt").write_text("")
+    (place / "newline.txt").write_text("\n")
+    (place / "letter.txt").write_text("c")
     (place / "word.txt").write_text("coal")
     (place / "latin.txt").write_bytes("é".encode("latin-1"))
     if "other" in " ".join(words):
@@ -117,9 +126,20 @@ def test_a_mistake_is_one_line_with_a_remedy(place: Path, capsys, words: list[st
     shutil.rmtree(shutil.copytree(place / "runs" / "tale", place / "runs" / "bare") / "tokenizer")
     shutil.copytree(place / "runs" / "tale", place / "runs" / "moved")
     (place / "runs" / "moved" / "data.json").write_text('{"shards": "/nowhere/at/all", "key": "k"}')
+    (place / "blank.jsonl").write_text('{"context": "the", "choices": ["stoker", ""], "answer": 0}\n')
+    if "spoilt" in words:
+        _spoil(place, tokens)
     capsys.readouterr()
     assert main(["eval", *words, "--json"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert re.search(problem, captured.err), captured.err
+
+
+def _spoil(place: Path, tokens: Path) -> None:
+    """A run `spoilt` whose held-out text has changed by a bit."""
+    spoilt = RunDir(shutil.copytree(place / "runs" / "tale", place / "runs" / "spoilt"))
+    shards = Path(shutil.copytree(tokens, place / "shards"))
+    spoilt.write_data(DataRef(shards=str(shards), key=spoilt.data().key))
+    flip(next(file.path for file in open_set(shards).validation.files()))

@@ -42,6 +42,10 @@ def test_a_masked_model_takes_every_verb(place: Path, pairs: Path, books: Path, 
     assert "masked words are the likeliest" in whole
     assert "next sentences are told right" in whole
     assert json.loads(said(capsys, "eval", "fills", "--data", str(pairs), "--json"))["sequences"] > 9
+    for number, short in enumerate(("\n", "coal", "the stoker feeds the boiler.")):
+        (place / f"{number}.txt").write_text(short)
+        complaint = said(capsys, "eval", "fills", "--data", f"{number}.txt", "--json", code=2)
+        assert len(complaint.splitlines()) == 1, complaint
     hub().write("datasets/owner/name/a.txt", (books / "book-0.txt").read_bytes())
     here, there = (
         json.loads(said(capsys, "eval", "fills", "--data", path, "--json"))

@@ -197,6 +197,23 @@ def test_a_secret_in_two_halves_is_not_shown_in_two_halves(tmp_path: Path) -> No
     assert lines[-1] == "***", "killed in the middle of it"
 
 
+def test_a_token_that_nobody_declared_is_not_shown_in_two_halves_either(tmp_path: Path) -> None:
+    token = "hf_" + "aB3" * 11
+    code = f"""
+    say("my hf_aB3aB3", end="")
+    while not os.path.exists("go"): time.sleep(0.01)
+    say("{token[9:]} is it"); say("m" * 65530 + " {token} " + "m" * 70000)
+    say("see http://localhost:80", end="")
+    """
+    worker = Worker(tmp_path, code)
+    until(lambda: worker.lines() == ["my "])
+    (tmp_path / "go").touch()
+    lines = worker.end()
+    assert lines[:2] == ["my ", "*** is it"]
+    assert "".join(lines[2:-1]) == "m" * 65530 + " *** " + "m" * 70000
+    assert lines[-1] == "see http://localhost:80", "what only might have become one is shown at the end"
+
+
 def test_what_is_told_of_the_last_line_is_of_this_attempt_and_short(tmp_path: Path) -> None:
     Worker(tmp_path, 'say("of the first attempt")').end()
     silent = Worker(tmp_path, "")

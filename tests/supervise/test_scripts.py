@@ -185,6 +185,26 @@ def test_the_folder_of_the_script_is_importable_and_the_working_directory_is_the
     assert run.log(0).read_text()[25:] == f"found True {os.getcwd()}\n"
 
 
+def test_a_token_of_the_environment_that_was_not_declared_is_in_no_log_either(tmp_path: Path, start: Start) -> None:
+    script = """
+    import base64, urllib.parse
+    for name in ("HF_TOKEN", "DB_PASSWORD", "TOKENIZERS_PARALLELISM", "PLAIN"):
+        value = os.environ[name]
+        print(name, value, urllib.parse.quote(value), base64.b64encode(value.encode()).decode())
+    raise SystemExit(f"refused: {os.environ['DB_PASSWORD']}")
+    """
+    run = new_run(tmp_path, script, max_restarts=0)
+    held = {"HF_TOKEN": "hf_" + "x1Y2" * 9, "DB_PASSWORD": "open & sesame!"}
+    assert start(run, workers=1, env={**held, "PLAIN": "a plain value"}).wait() == 3
+    log = run.log(0).read_text()
+    assert "HF_TOKEN *** *** ***" in log
+    assert "DB_PASSWORD *** *** ***" in log
+    assert "PLAIN a plain value a%20plain%20value" in log
+    assert "TOKENIZERS_PARALLELISM false false" in log
+    assert ended(run).reason.endswith("refused: ***")
+    assert "sesame" not in "".join(path.read_text() for path in run.path.rglob("*") if path.is_file())
+
+
 def test_secrets_reach_the_workers_and_no_file_of_the_run(tmp_path: Path, start: Start) -> None:
     script = """
     import json

@@ -97,6 +97,8 @@ def _chosen(args: argparse.Namespace, loaded: LoadedModel) -> Iterator[Chosen]:
             pairs = Pairs(length=length_of(args, loaded), vocab=loaded.shape.vocab)
             made = tokenise(data, tokenizer, Path(place), progress, pairs=pairs)
         assert isinstance(made, PairSet)
+        if not made.train.records:
+            raise UserError(f"{name} has no two sentences to make a pair of", remedy="Name a longer text")
         yield Chosen(name, made, made.train)
 
 

@@ -125,7 +125,7 @@ class Pump:
         self._put(piece + b"\n")
 
     def _finish(self) -> None:
-        begun = self._redact.begun(self._rest)
+        begun = self._redact.begun_value(self._rest)
         if begun >= SHORTEST:
             self._rest = self._rest[:-begun] + BLOT
         if self._rest:

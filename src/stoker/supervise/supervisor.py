@@ -15,7 +15,7 @@ from stoker.supervise.imports import import_fault
 from stoker.supervise.muster import Muster
 from stoker.supervise.redact import Redactor
 from stoker.supervise.signals import Signals
-from stoker.supervise.workers import secret_values
+from stoker.supervise.workers import redactor
 
 GRACE = 600.0  # seconds a save may take once it was asked for
 BEREAVED = 30.0  # the same for a script of which a worker has died when asked: the others may wait for it in vain
@@ -105,7 +105,7 @@ def _attempt(run: RunDir, spec: AnySpec, *, muster: Muster, attempt: int, restar
     muster.reassure()
     if not by_itself and (exit := run.exit()) and exit.code == contract.EXIT_SAVED:
         run.clear_exit()  # it paused because its peers were gone and we ended it
-    _redact_exit(run, Redactor(secret_values(spec).values()))
+    _redact_exit(run, redactor(spec))
     if run.exit() is None and not (asked and curve):  # whatever a script ends with when it is stopped is a pause
         codes, begun = set(crew.poll().values()), curve is not None and curve.begun
         exit = _judgement(run, spec, codes, fatal=fatal, culprit=culprit, begun=begun)

@@ -20,7 +20,7 @@ from stoker.supervise.curves import Curve
 from stoker.supervise.lifeline import die_with
 from stoker.supervise.logfile import LogFile
 from stoker.supervise.pump import Pump
-from stoker.supervise.redact import Redactor
+from stoker.supervise.redact import Redactor, undeclared
 from stoker.supervise.rendezvous import StoreServer, expects_server
 
 Hear = Callable[[bytes], None]
@@ -78,10 +78,10 @@ class Job:
         environment = environments(
             base, spec.env | secrets, run=self.run, launch=launch, workers=self.workers, most=spec.on.max_restarts
         )
-        pumps = {}
+        pumps, redact = {}, redactor(spec)
         for rank in range(launch.first, launch.first + self.workers):
             ears = [ear for ear in (hear if rank == 0 else None, Echo(b"[%d] " % rank) if self.echo else None) if ear]
-            pumps[rank] = Pump(LogFile(self.run.log(rank), note=note), Redactor(secrets.values()), *ears)
+            pumps[rank] = Pump(LogFile(self.run.log(rank), note=note), redact, *ears)
         if not isinstance(spec, ScriptSpec):
             return Workers(self.command, environment, pumps, listener=listener)
         store = None
@@ -115,7 +115,7 @@ class Job:
         environment = agent.environment(base, spec.env | secrets | ours)
         own = hear or Curve(self.run, world=launch.world).hear
         logs = agent.RankLogs(self.run, node=launch.group, note=note, hear=own)
-        pump = Pump(logs, Redactor(secrets.values()), *([Echo(b"")] if self.echo else []))
+        pump = Pump(logs, redactor(spec), *([Echo(b"")] if self.echo else []))
         process = _start(command, environment, pump.sink)
         pump.start()
         ranks = range(launch.first, launch.first + self.workers)
@@ -194,6 +194,11 @@ class Echo:
 
 def secret_values(spec: AnySpec) -> dict[str, str]:
     return {name: os.environ[name] for name in spec.secrets if name in os.environ}
+
+
+def redactor(spec: AnySpec) -> Redactor:
+    """For what workers of this run print: their secrets, and what their other variables call so."""
+    return Redactor([*secret_values(spec).values(), *undeclared(os.environ | spec.env)])
 
 
 def alone(*, attempt: int, restart: int, workers: int, port: int, served: bool) -> Launch:

@@ -88,6 +88,10 @@ def evaluate(
             f"there are {split.tokens} tokens to evaluate on, and not one sequence of {length} with the token after it",
             remedy=remedy,
         )
+    if widths is not None and not size:
+        raise UserError(
+            "the text is too short: after its first token nothing of it is left to predict", remedy="Name a longer text"
+        )
     if not math.isfinite(loss_sum):
         raise RunFailed(f"the loss is {loss_sum}", remedy="Take an earlier checkpoint with --step N")
     return Score(

@@ -214,6 +214,8 @@ def _question(file: Path, number: int, record: Mapping[str, Any]) -> Question:
             f"{file}:{number} has no context and list of choices",
             remedy='Write {"context": "…", "choices": ["…", "…"], "answer": 0} on each line',
         )
+    if not all(choice.strip() for choice in choices):
+        raise UserError(f"{file}:{number} has an empty choice", remedy="Give text to choose, or take the question out")
     place = _place(answer)
     if place is None or not 0 <= place < len(choices):
         raise UserError(
