@@ -304,7 +304,8 @@ class RunDir:
             for path in listed:
                 with suppress(FileNotFoundError, NotADirectoryError, NotRegular, ValueError):
                     look_anew(path)
-                    manifest = parse_json(read_regular(path / contract.MANIFEST_FILE, max_bytes=MANIFEST_BYTES))
+                    data = read_regular(path / contract.MANIFEST_FILE, max_bytes=MANIFEST_BYTES)
+                    manifest = parse_json(data, max_bytes=MANIFEST_BYTES)
                     if not isinstance(manifest, dict):
                         continue
                     found.append(Saved(step=int(path.name.removeprefix("step-")), path=path, manifest=manifest))
