@@ -12,8 +12,10 @@ import pytest
 import stoker
 from stoker.api.opening import begin
 from stoker.api.run import Run, go_on
+from stoker.api.running import ending
 from stoker.rundir import RunDir
 from stoker.spec.data import Data
+from stoker.spec.errors import UserError
 from stoker.spec.model import Model
 from stoker.spec.run import AnySpec, Batch, Log, On, Until
 
@@ -263,3 +265,9 @@ def test_what_is_not_asked_for_is_not_imported() -> None:
         assert getattr(stoker, name)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         stoker.nonsense  # noqa: B018
+
+
+def test_how_a_run_ended_whose_folder_was_moved(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the folder of run 'tale' is gone") as e:
+        ending(RunDir(tmp_path / "tale"), 2)
+    assert "Move it back" in e.value.remedy

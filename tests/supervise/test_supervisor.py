@@ -289,3 +289,17 @@ def test_each_worker_has_its_own_session_and_log(tmp_path: Path, start: Start) -
     start(run, 'print("hello from", rank, os.getsid(0) == os.getpid()); print("oh", file=sys.stderr)').wait()
     for rank in (0, 1):
         assert [line[25:] for line in run.log(rank).read_text().splitlines()] == [f"hello from {rank} True", "oh"]
+
+
+def test_a_run_whose_folder_is_moved_ends_and_says_so(tmp_path: Path, start: Start) -> None:
+    run = new_run(tmp_path)
+    process = start(run, "(run / f'ready-{rank}').touch()\nwhile True: time.sleep(0.1)")
+    workers = pids(run, attempt=1)
+    moved = run.path.rename(tmp_path / "moved")
+    assert process.wait() == 2
+    said = (tmp_path / "supervisor.log").read_text()
+    assert "the folder of run 'tale' is gone" in said
+    assert "resume it where it is: stoker launch FOLDER" in said
+    until(lambda: not any(map(is_alive, workers)))
+    assert not run.path.exists(), "a second, torn run"
+    assert RunDir(moved).exists()

@@ -56,6 +56,7 @@ def await_start(run: RunDir, running: Running) -> int | None:
 
 def ending(run: RunDir, code: int) -> Exit:
     """How a run ended: its own word, or what can be told when it had no time for one."""
+    run.check_present()
     exit = run.exit()
     if exit is not None and exit.code == code:
         return exit

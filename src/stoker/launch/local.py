@@ -11,6 +11,7 @@ from stoker.launch import machine, secrets
 from stoker.launch.backend import Facts, Submission
 from stoker.launch.command import SUPERVISOR, submission
 from stoker.rundir import RunDir
+from stoker.rundir.files import open_writable
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
@@ -43,7 +44,7 @@ class Local:
         values = secrets.read(submission.secrets)
         log = submission.run / contract.LOGS_DIR / contract.SUPERVISOR_LOG
         log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as output:
+        with open(open_writable(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
             process = subprocess.Popen(
                 submission.argv if detached else _tied(submission.argv),
                 env=submission.env | os.environ | values,  # what the user has set in the shell counts

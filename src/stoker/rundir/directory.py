@@ -159,6 +159,14 @@ class RunDir:
     def exists(self) -> bool:
         return (self.path / contract.SPEC_FILE).is_file()
 
+    def check_present(self) -> None:
+        """Of a run that is being written: what is written after its folder was moved would be a second, torn run."""
+        if not self.exists():
+            raise UserError(
+                f"the folder of run '{self.name}' is gone: {self.path} was moved or deleted while the run was active",
+                remedy="Move it back and run the same command again, or resume it where it is: stoker launch FOLDER",
+            )
+
     def fetch(self, saved: Saved) -> None:
         """Have the files of a checkpoint here. On a disk they are."""
 

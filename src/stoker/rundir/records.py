@@ -16,7 +16,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from stoker.rundir.files import lines_backwards, lines_forward, open_regular
-from stoker.spec.bounded import parse_json
 from stoker.spec.bounded_yaml import BoundedLoader
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
@@ -52,13 +51,9 @@ class Damaged(ValueError):
 
 def parse_line(line: bytes) -> Record:
     """One object, within the limits. Raises ValueError."""
-    if len(line) > RECORD_BYTES:
-        raise ValueError(f"it has more than {RECORD_BYTES:,} bytes")
-    record = from_json(line, allow_inf_nan=False)
+    record = _parse(line, RECORD_BYTES)
     if type(record) is not dict:
         raise ValueError("it is not an object")
-    if not _is_bounded(record, DEPTH):
-        raise ValueError("it is nested too deep, or has a number that is too large")
     return record
 
 
@@ -130,7 +125,7 @@ def parse_lines(lines: Iterable[str], check: Check, skipped: Counter[str], name:
 def typed(kind: type[T], data: bytes | str, *, max_bytes: int = RECORD_BYTES) -> T:
     """What JSON says, as a dataclass or another type. Raises Damaged, with the reason in one line."""
     try:
-        parse_json(data, max_bytes=max_bytes, max_depth=DEPTH)
+        _parse(data, max_bytes)
         value: T = _adapter(kind).validate_json(data, strict=True)
         return value
     except ValueError as e:
@@ -176,6 +171,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
+
+
+def _parse(data: bytes | str, max_bytes: int) -> Any:
+    """pydantic's parser takes a third of the time of json's, and refuses what is not JSON: NaN, half a character."""
+    if len(data) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
+    value = from_json(data, allow_inf_nan=False)
+    if not _is_bounded([value], DEPTH + 1):
+        raise ValueError("it is nested too deep, or has a number that is too large")
+    return value
 
 
 def _record(line: bytes, check: Check) -> Record | None:

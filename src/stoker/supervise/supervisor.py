@@ -17,6 +17,7 @@ from stoker.supervise.redact import Redactor
 from stoker.supervise.signals import Signals
 from stoker.supervise.workers import redactor
 
+PRESENCE_CHECK_S = 1.0  # between two checks that the run directory is still there
 GRACE = 600.0  # seconds a save may take once it was asked for
 BEREAVED = 30.0  # the same for a script of which a worker has died when asked: the others may wait for it in vain
 STEADY = 600.0  # seconds after which a script is taken to have got somewhere: when it saves is its own affair
@@ -93,6 +94,7 @@ def _attempt(run: RunDir, spec: AnySpec, *, muster: Muster, attempt: int, restar
     crew = muster.start(spec, attempt=attempt, restart=restart, hear=curve.hear if curve else None)
     try:
         asked = _watch(run, crew, signals, script=curve is not None)
+        run.check_present()
         crew.settle(lambda: asked or signals.stopping)
         fatal, culprit = crew.fatal(), crew.culprit()
         if contract.EXIT_SAVED in crew.poll().values():
@@ -134,7 +136,11 @@ def _watch(run: RunDir, crew: Crew, signals: Signals, *, script: bool) -> bool:
     """
     deadline = float("inf")
     asked = False
+    checked = time.monotonic()
     while crew.alive:
+        if time.monotonic() - checked >= PRESENCE_CHECK_S:
+            checked = time.monotonic()
+            run.check_present()
         codes = set(crew.poll().values())
         crashed = codes - {contract.EXIT_DONE, contract.EXIT_SAVED}
         if (signals.stopping or crew.change) and not asked:

@@ -326,6 +326,7 @@ class Trainer:
     # saving and ending
 
     def _save(self) -> None:
+        self.run.check_present()
         self.ledger.sync()
         state = {
             "progress": asdict(self.state),

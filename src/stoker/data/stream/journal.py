@@ -9,12 +9,16 @@ from typing import Any, Self
 from stoker.data.files import DataFile
 from stoker.data.shards import VERSION, Dtype, Index, Shard
 from stoker.rundir import append_line, write_atomic
+from stoker.rundir.files import lines_forward, open_regular, read_regular
+from stoker.rundir.records import RECORD_BYTES, parse_line, typed, typed_value
+from stoker.spec.bounded import parse_json
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 
 HEADER_FILE = "stream.json"
 JOURNAL_FILE = "journal.jsonl"
 ERROR_FILE = "error.json"
+HEADER_BYTES = 256 << 20  # it names every file of the data
 
 At = tuple[int, int]  # a file of the data, and a span of it
 
@@ -41,7 +45,9 @@ class Header:
     @classmethod
     def read(cls, folder: Path) -> Self:
         try:
-            record: dict[str, Any] = json.loads((folder / HEADER_FILE).read_text())
+            record: dict[str, Any] = parse_json(
+                read_regular(folder / HEADER_FILE, max_bytes=HEADER_BYTES), max_bytes=HEADER_BYTES
+            )
             files = [DataFile(**file | {"path": Path(file["path"])}) for file in record["files"]]
             return cls(**record | {"data": Data.model_validate(record["data"]), "files": files})
         except (OSError, ValueError, TypeError, KeyError) as e:
@@ -77,24 +83,21 @@ class Journal:
     def refresh(self) -> None:
         """What was added since; a line torn by a kill is passed over."""
         try:
-            with open(self.folder / JOURNAL_FILE, "rb") as file:
+            with open_regular(self.folder / JOURNAL_FILE) as file:
                 file.seek(self._read)
-                data = file.read()
+                lines = [line for line in lines_forward(file, max_bytes=RECORD_BYTES) if line.endswith(b"\n")]
         except FileNotFoundError:
             return
-        whole = data.rfind(b"\n") + 1
-        self._read += whole
-        for line in data[:whole].splitlines():
+        for line in lines:
+            self._read += len(line)
             try:
-                record = json.loads(line)
+                record = parse_line(line)
+                self.ended = self.ended or record.get("ended") is True
+                if "ended" not in record:
+                    self.entries.append(typed_value(Entry, record))
+                    self.tokens += self.entries[-1].train.tokens
             except ValueError:
                 continue
-            if record.get("ended"):
-                self.ended = True
-                continue
-            shards = {split: Shard(**record[split]) for split in ("train", "validation")}
-            self.entries.append(Entry(**record | shards | {"then": tuple(record["then"])}))
-            self.tokens += self.entries[-1].train.tokens
 
     @property
     def at(self) -> At:
@@ -142,8 +145,9 @@ def write_error(folder: Path, problem: str, remedy: str) -> None:
 
 def read_error(folder: Path) -> UserError | None:
     try:
-        return UserError(**json.loads((folder / ERROR_FILE).read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
+        said = typed(dict[str, str], read_regular(folder / ERROR_FILE, max_bytes=RECORD_BYTES))
+        return UserError(said["problem"], remedy=said["remedy"])
+    except (OSError, ValueError, KeyError):
         return None
 
 

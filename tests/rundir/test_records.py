@@ -1,0 +1,180 @@
+"""One bad record is skipped and counted; a file that is one record is damaged as a whole."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir.records import (
+    RECORD_BYTES,
+    Damaged,
+    in_words,
+    is_event,
+    is_metrics,
+    parse_line,
+    parse_spec,
+    read_records,
+    records_backwards,
+    typed,
+)
+from stoker.spec.data import Data
+from stoker.spec.errors import UserError
+from stoker.spec.run import RunSpec, ScriptSpec, Until
+
+EVENT = {"time": 1.5, "kind": "note", "rank": None, "host": "h", "text": "x"}
+METRICS = {"step": 3, "time": 1.5, "loss": None, "lr": 1e-3, "parameters": {"w": [0.5, 1]}, "own": "text"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "tale")
+    run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=9)), DataRef(shards="/x", key="k"))
+    return run
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"3",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe",
+        b"\0" * 100,
+        b"[" * 100_000,
+        b'{"a":' + b"[" * 50 + b"]" * 50 + b"}",
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": -1' + b"0" * 30 + b"}",
+        b'{"a": 1e999}',
+        b'{"a": [NaN]}',
+        b'{"a": Infinity}',
+        b'{"a": "\\ud800"}',
+        b'{"a": "' + b"x" * RECORD_BYTES + b'"}',
+    ],
+    ids=range(17),
+)
+def test_what_is_no_bounded_object_is_no_record(line: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (of many kinds)
+        parse_line(line)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"time": None}, {"time": "now"}, {"time": -1}, {"time": 1e300}, {"time": True}, {"kind": 3}, {"kind": None},
+        {"rank": "0"}, {"rank": -1}, {"host": 3}, {"step": "7"}, {"step": 1.5}, {"steps": []}, {"workers": 10**9},
+        {"workers": -1}, {"again": "yes"}, {"nodes": [3]}, {"nodes": 3}, {"missing": 3}, {"reason": {}}, {"text": []},
+        {"tokens_per_step": "x"}, {"changes": []}, {"seconds": "x"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_event_has_a_time_and_a_kind_and_fields_that_can_be_computed_with(change: dict[str, Any]) -> None:
+    assert is_event(EVENT)
+    assert is_event({"time": 0, "kind": "of another version", "new": [{"a": 1}]})
+    assert not is_event(EVENT | change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "3"}, {"step": -1}, {"step": 2.0}, {"step": True}, {"step": 10**16}, {"step": None}, {"time": "now"},
+        {"time": -1}, {"loss": "low"}, {"loss": [1]}, {"tokens_per_second": {}}, {"val_loss": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_metrics_record_has_a_step_and_numbers(change: dict[str, Any]) -> None:
+    assert is_metrics(METRICS)
+    assert is_metrics({"step": 0})
+    assert not is_metrics(METRICS | change)
+
+
+def test_bad_lines_are_skipped_and_counted_in_either_direction(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    good = [json.dumps(METRICS | {"step": step}).encode() for step in (1, 2, 3)]
+    long = b'{"step": 9, "own": "' + b"x" * (2 * RECORD_BYTES) + b'"}'
+    path.write_bytes(b"\n".join([good[0], b"", b"torn", good[1], long, b'{"step": "x"}', good[2], b'{"step": 4, "lo']))
+    skipped: Counter[str] = Counter()
+    assert [record["step"] for record in read_records(path, is_metrics, skipped)] == [1, 2, 3]
+    assert skipped == {"metrics.jsonl": 3}
+    backwards: Counter[str] = Counter()
+    assert [record["step"] for record in records_backwards(path, is_metrics, skipped=backwards)] == [3, 2, 1]
+    assert backwards == skipped
+    assert in_words(skipped | {"events.jsonl": 1, "lock": 0}) == "4 (1 in events.jsonl, 3 in metrics.jsonl)"
+    assert in_words({}) == in_words({"lock": 0}) == ""
+
+
+def test_a_file_of_records_that_is_a_folder_is_one_that_cannot_be_read(run: RunDir) -> None:
+    (run.path / "events.jsonl").mkdir()
+    assert run.events() == []
+    assert list(run.events_backwards()) == []
+    assert run.skipped == {"events.jsonl": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "3", "[" * 10**5, '{"state": "done", "code": 0, "step": "7", "reason": ""}',
+        '{"state": "done", "code": 0, "step": -7, "reason": ""}', '{"state": "gone", "code": 0, "step": 7, "reason": ""}',
+        '{"state": "done", "code": 0, "step": 7}', '{"state": "done", "code": 0, "step": 7, "reason": 3}',
+        '{"state": "done", "code": 0, "step": ' + "9" * 5000 + ', "reason": ""}',
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_an_exit_that_is_none_counts_as_skipped(run: RunDir, text: str) -> None:
+    (run.path / "exit.json").write_text(text)
+    assert run.exit() is None
+    assert run.skipped == {"exit.json": 1}
+    run.write_exit(Exit(state="done", code=0, step=7, reason=""))
+    assert run.exit() == Exit(state="done", code=0, step=7, reason="")
+    assert not run.skipped.total()
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", "null", "[" * 10**5, '{"shards": 3, "key": "k"}', '{"key": "k"}'])
+def test_a_damaged_file_that_is_one_record_is_named(run: RunDir, text: str) -> None:
+    for name, read in {"data.json": run.data, "origins.json": run.origins, "place.json": run.place_ref}.items():
+        (run.path / name).write_text(text)
+        with pytest.raises(UserError, match=f"{name} is missing or damaged"):
+            read()
+    (run.path / "seen.json").write_text(text)
+    assert run.seen() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "- a", "name: [", "\0", "x: " + "[" * 10**4, "until: {steps: " + "9" * 5000 + "}", "name: 3\nmore: 1",
+        "\n".join(["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30))]),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_spec_that_is_none_is_damaged(run: RunDir, text: str) -> None:
+    with pytest.raises(Damaged):
+        parse_spec(text.encode())
+    (run.path / "spec.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"spec.yaml is missing or damaged"):
+        run.any_spec()
+
+
+def test_a_spec_is_read_by_the_model_of_its_kind() -> None:
+    assert isinstance(parse_spec(b"{name: a, script: b.py}"), ScriptSpec)
+    assert isinstance(parse_spec(b"{name: a, data: {path: b}, until: {steps: 1}}"), RunSpec)
+
+
+def test_what_was_seen_elsewhere_has_what_readers_ask_for(run: RunDir) -> None:
+    run.write_seen({"asked": 1.0, "view": {"state": "failed", "step": 7, "more": [1]}})
+    assert run.seen() == {
+        "asked": 1.0,
+        "view": {"state": "failed", "step": 7, "reason": "", "remedy": "", "more": [1]},
+    }
+    run.write_seen({"asked": 1.0, "view": {"state": "failed", "step": "7"}})
+    assert run.seen() is None
+
+
+def test_why_a_record_is_damaged_is_said_in_a_line() -> None:
+    with pytest.raises(Damaged, match="^step: Input should be a valid integer$"):
+        typed(Exit, '{"state": "done", "code": 0, "step": "7", "reason": ""}')
