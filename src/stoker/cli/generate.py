@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from stoker.cli import output
 from stoker.cli.masked import fill_masked
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
+from stoker.cli.screen import show
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.regular import read_regular
@@ -126,15 +126,14 @@ def _in_order(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _show_text(pieces: Iterator[Piece], rows: list[tuple[str, int]]) -> None:
-    clean = output.printable if sys.stdout.isatty() else str
     begun = -1
     for piece in pieces:
         if piece.row > begun:
             begun = piece.row
             if len(rows) > 1:
                 print(f"--- {begun + 1} of {len(rows)}")
-            print(clean(rows[begun][0]), end="")
-        print(clean(piece.text), end="\n" if piece.ending else "", flush=True)
+            show(rows[begun][0], end="")
+        show(piece.text, end="\n" if piece.ending else "", flush=True)
 
 
 def _show_objects(pieces: Iterator[Piece], rows: list[tuple[str, int]]) -> None:

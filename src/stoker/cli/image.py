@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from stoker.cli import output
+from stoker.cli.console import SafeConsole
 from stoker.cli.train import file_and_words
 from stoker.launch.image import base as probed
 from stoker.launch.image.archive import write_archive
@@ -173,11 +173,11 @@ def _print(args: argparse.Namespace, built: Built, rows: list[tuple[str, str]], 
 @contextmanager
 def building() -> Iterator[probed.Progress]:
     """On stderr: what a verb is asked for goes to stdout alone."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
         yield _Lines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         tasks = {}
 

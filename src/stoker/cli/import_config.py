@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+from stoker.cli.screen import show
 from stoker.launch.import_config import torchx
 from stoker.launch.import_config.fields import UNUSED
 from stoker.launch.import_config.jobs import KINDS
@@ -38,7 +39,7 @@ def import_config(args: argparse.Namespace) -> int:
         fields = [{"field": one, "became": what} for one, what in outcomes]
         print(json.dumps({"run": values, "fields": fields}, indent=2, default=str))
     elif args.out is None:
-        print(text, end="")
+        show(text, end="")
     return contract.EXIT_DONE
 
 

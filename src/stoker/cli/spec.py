@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from stoker.cli.console import SafeConsole
 from stoker.spec.errors import UserError
 from stoker.spec.keys import doc, flat, keys
 from stoker.spec.load import Loaded, load
@@ -141,7 +141,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table = Table(*head, box=SIMPLE_HEAD, pad_edge=False)
         for row in rows:
             table.add_row(*row)
-        Console(markup=False, highlight=False).print(table)
+        SafeConsole().print(table)
         return
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:

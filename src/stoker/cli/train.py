@@ -14,6 +14,7 @@ from stoker.cli import describe, output
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.places import runs_argument
 from stoker.cli.progress import Display, Lines, display, preparing
+from stoker.cli.screen import outlive_readers
 from stoker.launch.backend import Running, Submission
 from stoker.observe.logs import LogView, last_lines
 from stoker.observe.runs import RECENT, seconds_left, view
@@ -66,6 +67,7 @@ def train(args: argparse.Namespace) -> int:
         if isinstance(opened, OpenedTraining):
             print(output.pairs(describe.goal(opened)), flush=True)
         interrupts.hold()
+        outlive_readers()
         began = time.monotonic()
         code = _follow(opened, submission, watcher)
         return end(run, code, interrupts, seconds=time.monotonic() - began)
@@ -73,7 +75,10 @@ def train(args: argparse.Namespace) -> int:
 
 def file_and_words(words: list[str], *, verb: str) -> tuple[str | None, list[str]]:
     if not words:
-        raise UserError(f"{verb} what?", remedy=f"Write: stoker {verb} RUN.yaml, or let stoker init DATA write one")
+        raise UserError(
+            f"{verb} needs a run file",
+            remedy=f"Write: stoker {verb} RUN.yaml. If you have none, create one with: stoker init DATA",
+        )
     files = [word for word in words if "=" not in word or Path(word).is_file()]
     if len(files) > 1:
         raise UserError(f"{files[1]} is a second run file", remedy="Give one, and the rest as key=value")
