@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stoker.cli.masked import fill_masked
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
+from stoker.cli.places import path
 from stoker.cli.screen import show
 from stoker.spec import contract
 from stoker.spec.errors import UserError
@@ -25,7 +26,7 @@ def generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "prompts", nargs="*", metavar="PROMPT", help="text to continue, or to fill in; none begins a document"
     )
-    parser.add_argument("--file", type=Path, metavar="FILE", help="a file of prompts, one a line")
+    parser.add_argument("--file", type=path, metavar="FILE", help="a file of prompts, one a line")
     parser.add_argument(
         "--tokens", type=int, default=usual.tokens, metavar="N", help=f"the most to write ({usual.tokens})"
     )

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from stoker.cli import output
 from stoker.cli.console import SafeConsole
+from stoker.cli.places import path
 from stoker.cli.train import file_and_words
 from stoker.launch.image import base as probed
 from stoker.launch.image.archive import write_archive
@@ -52,10 +53,10 @@ def image_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="REGISTRY/REPO", help="where it is pushed; else on.registry")
     parser.add_argument("--platform", default=PLATFORM, help=f"what its nodes are (default: {PLATFORM})")
     parser.add_argument(
-        "--workspace", type=Path, metavar="DIR", help="lay this folder over the base's working directory"
+        "--workspace", type=path, metavar="DIR", help="lay this folder over the base's working directory"
     )
-    parser.add_argument("--file", type=Path, metavar="Dockerfile", help="build this with docker or buildah instead")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="build: write it as an OCI archive")
+    parser.add_argument("--file", type=path, metavar="Dockerfile", help="build this with docker or buildah instead")
+    parser.add_argument("-o", "--out", type=path, metavar="FILE", help="build: write it as an OCI archive")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 

@@ -15,7 +15,7 @@ from stoker.api.run import unique_name
 from stoker.api.running import await_start, ending, plan, start
 from stoker.cli import describe, launched, output
 from stoker.cli.interrupts import Interrupts
-from stoker.cli.places import runs_argument
+from stoker.cli.places import path, runs_argument
 from stoker.cli.progress import preparing
 from stoker.cli.train import end, file_and_words
 from stoker.data.prepare import ignore
@@ -45,7 +45,7 @@ def launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="with --dry-run, on Kubernetes: write each object to a file there",
     )
@@ -87,7 +87,7 @@ def launch(args: argparse.Namespace) -> int:
 def _wanted(args: argparse.Namespace) -> tuple[AnySpec, Path]:
     """The spec, and the folder that its run is or will be in."""
     first, words = file_and_words(args.words, verb="launch")
-    if first is None or Path(first).is_file() or Path(first).suffix in (".yaml", ".yml"):
+    if first is None or _is_file(Path(first)):
         return unique_name(load(Path(first) if first else None, words).spec, args.runs), args.runs
     run = find(first, args.runs)
     spec = load(run.path / contract.SPEC_FILE, words).spec
@@ -103,6 +103,11 @@ def _wanted(args: argparse.Namespace) -> tuple[AnySpec, Path]:
             remedy=f"Watch it with: stoker logs {first} -f, or stop it first with: stoker stop {first}",
         )
     return spec.model_copy(update={"name": run.name}), run.path.parent
+
+
+def _is_file(word: Path) -> bool:
+    """A run file, or what is named like one; a run is a folder, or a name."""
+    return word.suffix in (".yaml", ".yml") or (word.exists() and not word.is_dir())
 
 
 def _dry(run: RunDir, submission: Submission, *, as_json: bool) -> str:

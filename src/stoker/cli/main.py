@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from stoker import __version__
 from stoker.cli.screen import safe, screens
@@ -133,6 +133,8 @@ def _run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_help())
         return contract.EXIT_DONE
+    if any("\0" in word for word in argv):
+        raise UserError("an argument has a zero byte", remedy="Take it out")
     if argv[0] in ("-V", "--version"):
         print(f"stoker {__version__}")
         return contract.EXIT_DONE
@@ -144,12 +146,17 @@ def _run(argv: list[str]) -> int:
     module_name, line = VERBS[verb]
     with _interrupts_end_it():
         module: Any = importlib.import_module(module_name)
-        parser = argparse.ArgumentParser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
+        parser = _Parser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
         name = verb.replace("-", "_")
         getattr(module, f"{name}_arguments")(parser)
         arguments = parser.parse_intermixed_args(argv[1:])
     code: int = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else name)(arguments)
     return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(_short(message))
 
 
 def _check_folder() -> None:
@@ -185,9 +192,14 @@ def _help() -> str:
     return "\n".join([*lines, "", "stoker help VERB says more; stoker --version says which stoker this is."])
 
 
+def _short(message: str) -> str:
+    """Without the middle of words that nobody reads to the end: a name of thousands of characters."""
+    return LONG_WORD.sub(r"\1…\2", message)
+
+
 def complain(error: StokerError) -> int:
     with contextlib.suppress(OSError):  # nobody may be left to read it
-        print(safe("stoker: " + LONG_WORD.sub(r"\1…\2", str(error))), file=sys.stderr, flush=True)
+        print(safe("stoker: " + _short(str(error))), file=sys.stderr, flush=True)
     if isinstance(error, RunFailed):
         return contract.EXIT_FAILED
     return contract.EXIT_SAVED if isinstance(error, SavedForLater) else contract.EXIT_USER

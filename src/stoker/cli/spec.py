@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from stoker.cli.console import SafeConsole
+from stoker.cli.places import path
 from stoker.spec.errors import UserError
 from stoker.spec.keys import doc, flat, keys
 from stoker.spec.load import Loaded, load
@@ -60,7 +61,7 @@ def explain(args: Namespace) -> int:
 
 def init_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", nargs="+", help="files, folders or globs of your text")
-    parser.add_argument("-o", "--out", metavar="FILE", type=Path, default=Path("run.yaml"), help="default: run.yaml")
+    parser.add_argument("-o", "--out", metavar="FILE", type=path, default=Path("run.yaml"), help="default: run.yaml")
 
 
 def init(args: Namespace) -> int:

@@ -1,6 +1,7 @@
 """`stoker train`: prepare, start, follow, and tell how it ended."""
 
 import argparse
+import os
 import shlex
 import signal
 import time
@@ -79,7 +80,9 @@ def file_and_words(words: list[str], *, verb: str) -> tuple[str | None, list[str
             f"{verb} needs a run file",
             remedy=f"Write: stoker {verb} RUN.yaml. If you have none, create one with: stoker init DATA",
         )
-    files = [word for word in words if "=" not in word or Path(word).is_file()]
+    if "" in words:
+        raise UserError("an argument is empty", remedy=f"Write: stoker {verb} RUN.yaml key=value")
+    files = [word for word in words if "=" not in word or os.path.isfile(word)]
     if len(files) > 1:
         raise UserError(f"{files[1]} is a second run file", remedy="Give one, and the rest as key=value")
     return files[0] if files else None, [word for word in words if word not in files]

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from stoker.spec.code import is_code
 from stoker.spec.section import Code, Fraction, PositiveCount, Section
-from stoker.spec.units import Number
+from stoker.spec.units import Count, Number
 
 
 class RopeScaling(Section):
@@ -42,19 +42,19 @@ OF_FAMILIES = {
 class Model(Section):
     family: Literal["gpt2", "llama", "bert"] | Code = "gpt2"
     """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
-    layers: PositiveCount = 12
+    layers: Annotated[Count, Field(gt=0, le=10_000)] = 12
     """Transformer blocks."""
-    heads: PositiveCount = 12
+    heads: Annotated[Count, Field(gt=0, le=1 << 16)] = 12
     """Attention heads; they divide `width`."""
-    width: PositiveCount = 768
+    width: Annotated[Count, Field(gt=0, le=1 << 20)] = 768
     """Size of the hidden state."""
-    hidden: PositiveCount | None = None
+    hidden: Annotated[Count, Field(gt=0, le=1 << 24)] | None = None
     """Width of the feed-forward's inner layer. Left out: 4 × `width`; Llama: 8/3 × `width`, up to a multiple of 256."""
     kv_heads: PositiveCount | None = None
     """Llama: heads of keys and values, each shared by several of `heads`; they divide `heads`. Left out: as many."""
-    context: PositiveCount = 1024
+    context: Annotated[Count, Field(gt=0, le=1 << 30)] = 1024
     """Positions the model knows: the longest sequence it can read."""
-    vocab: PositiveCount | None = None
+    vocab: Annotated[Count, Field(gt=0, le=1 << 24)] | None = None
     """Rows of the embedding. Left out, it is the tokenizer's size."""
     dropout: Fraction = 0.0
     """Dropout on embeddings, attention and residuals while training."""
