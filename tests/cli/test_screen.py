@@ -92,13 +92,28 @@ def close_all() -> None:
         os.close(descriptor)
 
 
-def test_streams_that_are_closed_change_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("It was a day.\n" * 50)
-    how = {"cwd": tmp_path, "preexec_fn": close_all, "capture_output": False}
-    assert stoker("prepare", "a.txt", "-o", "out", "--tokenizer", "300", **how).returncode == 0
-    assert stoker("prepare", "gone.txt", "-o", "more", **how).returncode == 2
-    assert (tmp_path / "out" / "index.json").is_file()
-    assert not any(b"tokens" in path.read_bytes()[:200] for path in (tmp_path / "out").glob("*.bin"))
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
+    """A folder with the run file of a script that is done at once."""
+    (tmp_path / "work.py").write_text("print('hello')\n")
+    (tmp_path / "work.yaml").write_text("script: work.py\non: {workers: 1, device: cpu, max_restarts: 0}\n")
+    return tmp_path
+
+
+def test_a_run_ends_well_with_all_streams_closed(short: Path) -> None:
+    done = stoker("train", "work.yaml", cwd=short, preexec_fn=close_all, capture_output=False)
+    assert done.returncode == 0
+    assert json.loads((short / "runs" / "work" / "exit.json").read_text())["state"] == "done"
+    assert (short / "runs" / "work" / "logs" / "rank-0.log").read_text().count("hello") == 1
+
+
+def test_a_run_ends_well_though_nobody_reads_what_is_printed(short: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as broken:
+        done = stoker("train", "work.yaml", cwd=short, capture_output=False, stdout=broken, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((short / "runs" / "work" / "exit.json").read_text())["state"] == "done"
 
 
 def test_output_that_cannot_be_written_is_said(tmp_path: Path) -> None:

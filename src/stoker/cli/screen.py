@@ -133,7 +133,7 @@ class Screen(Direct):
 
 
 def outlive_readers() -> None:
-    """A run that has begun is followed to its end, though nobody reads any more what is printed about it."""
+    """A run is started and followed to its end, though nobody reads any more what is printed about it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Direct):
             stream.outlive()

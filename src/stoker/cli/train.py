@@ -53,6 +53,8 @@ def train(args: argparse.Namespace) -> int:
     spec = as_asked(spec, runs=args.runs)
     run = RunDir(args.runs / spec.name)
     submission = plan(spec, run)
+    if not args.dry_run:
+        outlive_readers()
     print(output.pairs(describe.plan(spec, submission, run_dir(run.path))), flush=True)
     if args.dry_run:
         print(output.pairs([("command", shlex.join(submission.argv))]))
@@ -68,7 +70,6 @@ def train(args: argparse.Namespace) -> int:
         if isinstance(opened, OpenedTraining):
             print(output.pairs(describe.goal(opened)), flush=True)
         interrupts.hold()
-        outlive_readers()
         began = time.monotonic()
         code = _follow(opened, submission, watcher)
         return end(run, code, interrupts, seconds=time.monotonic() - began)
