@@ -1,7 +1,10 @@
 """What the documents say is true: the reference is the source's, every link leads somewhere, every example runs."""
 
+import argparse
+import importlib
 import importlib.util
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,9 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stoker.cli.main import VERBS
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*/run.yaml"))
+COMMANDS = [*PAGES, *sorted((ROOT / "examples").glob("*/README.md"))]
 SMALL = [
     "data.tokenizer={train: 300}", "batch.sequences=2", "batch.length=16", "until={steps: 2}", "on.workers=1",
     "model.layers=2", "model.heads=2", "model.width=32", "optim.warmup=1", "compile=false", "eval.sequences=2",
@@ -32,6 +38,25 @@ def test_the_reference_is_made_from_the_source() -> None:
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", COMMANDS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_command_has_the_options_that_it_is_given(page: Path) -> None:
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    for line in re.findall(r"\bstoker ((?:[a-z-]+).*)", "\n".join(blocks).replace("\\\n", " ")):
+        try:
+            verb, *words = shlex.split(re.split(r"\s#|[|;>]", line)[0])
+        except ValueError:  # the quotes go on in the next line
+            continue
+        if verb in VERBS:
+            known = options(verb)
+            assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in known] == [], line
+
+
+def options(verb: str) -> set[str]:
+    parser = argparse.ArgumentParser()
+    getattr(importlib.import_module(VERBS[verb][0]), f"{verb.replace('-', '_')}_arguments")(parser)
+    return {option for action in parser._actions for option in action.option_strings} | {"--"}
 
 
 def test_the_readme_shows_every_room() -> None:

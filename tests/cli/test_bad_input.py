@@ -40,6 +40,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "not.parquet").write_text("It was a day.\n" * 30)
     (folder / "list.yaml").write_text("- name: tale\n- seed: 3\n")
     (folder / "torn.yaml").write_text("name: [tale\n")
+    (folder / "bomb.yaml").write_text(
+        "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
+    )
+    os.mkfifo(folder / "pipe.yaml")
+    (folder / "loop.txt").symlink_to("loop.txt")
     (folder / "tokens").mkdir()
     (folder / "tokens" / "train-0000-000000.bin").write_bytes(b"\0" * 64)
     begin(load(folder / "run.yaml", []).spec, runs=folder / "runs")
@@ -96,7 +102,24 @@ def the_line(done: "subprocess.CompletedProcess[str]") -> str:
         (['env={"A=B": x}'], ["env: 'A=B'", "a name without ="]),
         (['env={"": x}'], ["env: ''", "a name without ="]),
         (["steps"], ["steps", "second run file"]),
+        (["seed=" + "9" * 5000], ["a number of 5000 characters is too long"]),
+        (["until.steps=1e18"], ["until.steps", "at most 1000000000000000"]),
+        (["until.steps=" + "9" * 400 + "k"], ["until.steps", "is too large"]),
+        (["model.width=1000000000"], ["model.width is 1000000000", "at most 1048576"]),
+        (["on.workers=1000000000"], ["on.workers is 1000000000", "at most 1024"]),
+        (["model={layers: " + "[" * 5000], ["nested deeper than 64 levels"]),
+        (["name=" + "x" * 300], ["name cannot be", "up to 100 letters"]),
+        (["name=a\nb"], ["name cannot be"]),
+        (["data.path='a\0b'"], ["zero byte"]),
+        (["data.path=\udcff.txt"], ["data.path: it is not UTF-8 text"]),
+        ([""], ["an argument is empty"]),
+        (["base=pipe.yaml"], ["pipe.yaml is a pipe"]),
         # data
+        (["data.path=pipe.yaml"], ["pipe.yaml is a pipe, not a regular file"]),
+        (["data.path=/dev/zero"], ["/dev/zero is a device, not a regular file"]),
+        (["data.path=loop.txt"], ["loop.txt", "symbolic links"]),
+        (["data.tokenizer=-1"], ["'-1' is neither a folder nor a name on the hub"]),
+        (["data.tokenizer={train: 99999999999999}"], ["data.tokenizer.train is 99999999999999", "at most 1048576"]),
         (["data.path=gone.txt"], ["gone.txt does not exist", "data.path"]),
         (["data.path=gone/*.txt"], ["gone/*.txt"]),
         (["data.path=empty.txt"], ["empty.txt is empty"]),
@@ -114,6 +137,7 @@ def the_line(done: "subprocess.CompletedProcess[str]") -> str:
         # places
         (["on.device=cuda"], ["on.device", "GPU"]),
         (["--runs", "book.txt/runs"], ["book.txt"]),
+        (["--runs", ""], ["the folder of the runs has an empty name"]),
         (["data.path=."], ["lies inside its data", "--runs DIR"]),
     ],
 )
@@ -126,6 +150,29 @@ def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(
 
 
 @pytest.mark.parametrize(
+    "word",
+    [
+        "data.path=https://user:hush@host/x",
+        "data.path=[book.txt, ftp://user:hush@host/x]",
+        "data.mix=[{path: book.txt, weight: 1}, {path: s3://user:hush@bucket/x, weight: 1}]",
+        "data.tokenizer=https://user:hush@host/x",
+        "init=https://user:hush@host/x",
+        "on.image=user:hush@registry.example/team/app",
+        "on.registry=https://user:hush@registry.example/team",
+        "--runs=s3://user:hush@bucket/runs",
+        "--runs=https://user:hush@host/runs",
+    ],
+)
+@pytest.mark.usefixtures("unharmed")
+def test_a_password_in_an_address_is_refused_and_not_shown(command, place: Path, monkeypatch, word: str) -> None:
+    monkeypatch.chdir(place)
+    done = command("train", "run.yaml", "name=new", word)
+    assert "hush" not in done.stdout + done.stderr
+    assert done.stdout == ""
+    the_line(done)
+
+
+@pytest.mark.parametrize(
     ("file", "parts"),
     [
         ("gone.yaml", ["there is no file gone.yaml"]),
@@ -133,6 +180,10 @@ def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(
         ("binary.txt", ["binary.txt"]),
         ("list.yaml", ["list.yaml"]),
         ("torn.yaml", ["torn.yaml", "not YAML"]),
+        ("bomb.yaml", ["bomb.yaml:5", "it holds more than 50,000 values"]),
+        ("pipe.yaml", ["pipe.yaml is a pipe"]),
+        ("loop.txt", ["loop.txt", "symbolic links"]),
+        ("/dev/zero", ["/dev/zero is a device"]),
     ],
 )
 @pytest.mark.usefixtures("unharmed")

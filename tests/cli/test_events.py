@@ -22,7 +22,7 @@ TOLD = [
     ({"kind": "changed", "changes": {"until.steps": [8, 9]}}, "changed until.steps: 8 -> 9"),
     ({"kind": "stopping", "signal": "SIGTERM"}, "asked to save and end (SIGTERM)"),
     ({"kind": "finished", "step": 9, "reason": "all 9 steps are done"}, "finished at step 9: all 9 steps are done"),
-    ({"kind": "sample", "step": 9, "text": "one\n\x1b[31mtwo"}, "after step 9 it writes: one \ufffd[31mtwo"),
+    ({"kind": "sample", "step": 9, "text": "one\n\x1b[31mtwo"}, "after step 9 it writes: one \\x1b[31mtwo"),
     ({"kind": "world", "attempt": 3, "workers": 4, "nodes": [{}, {}]}, "attempt 3 with 4 workers on 2 nodes"),
     (
         {"kind": "waiting", "here": [0, 2], "missing": [1], "least": 3, "most": 3},

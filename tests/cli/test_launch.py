@@ -171,7 +171,7 @@ def test_what_cannot_be_launched_is_refused_in_one_line(
     run = launched(stoker, script.name)
     monkeypatch.chdir(stoker.folder)
     for words, text in (
-        ([], "launch what?"),
+        ([], "launch needs a run file"),
         (["nothing.yaml"], "nothing.yaml"),
         ([run.name[:-1] + "_"], f"Did you mean {run.name}?"),
         ([run.name], f"run '{run.name}' runs already: process {run.holder()['pid']}"),

@@ -6,6 +6,7 @@ import pytest
 
 from stoker import __version__
 from stoker.cli.main import VERBS, main
+from stoker.spec.errors import UserError
 
 
 def test_help_lists_every_verb_and_imports_nothing_heavy() -> None:
@@ -75,3 +76,31 @@ def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait() == 0
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_help_of_a_verb_is_that_of_the_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", verb])
+    assert capsys.readouterr().out.startswith(f"usage: stoker {verb} ")
+
+
+def test_a_problem_that_ends_a_sentence_gets_no_second_full_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    for problem, line in (("who?", "who? Do it"), ("no.", "no. Do it"), ("no", "no. Do it"), ("a\nb", "a\\nb. Do it")):
+        assert str(UserError(problem, remedy="Do it")) == line
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == (
+        "stoker: train needs a run file. Write: stoker train RUN.yaml. "
+        "If you have none, create one with: stoker init DATA\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["train", "x" * 5000], ["status", "x" * 5000], ["prepare", "x" * 5000, "-o", "o"]])
+def test_a_name_that_is_too_long_for_a_file_is_said(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert "File name too long. C" in line
+    assert len(line) < 400

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from stoker.data.tokenizer import LoadedTokenizer, load, save, train
+from stoker.data.tokenizer import LoadedTokenizer, load, load_folder, save, train
 from stoker.spec.errors import UserError
 
 TEXTS = [
@@ -106,3 +106,32 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
     assert "'gpt2' is no folder here, and the hub (http://127.0.0.1:9) cannot be reached" in done.stderr
     assert "Retrying" not in done.stderr
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("word", ["a" * 1_000_000, "-" * 300_000, " " * 300_000 + "x", "\t" * 300_000])
+def test_a_word_without_end_does_not_stop_the_training(word: str, pairs: bool) -> None:
+    trained = train(300, iter([f"It was a day. {word} The sea was calm."]), pairs=pairs)
+    assert trained.tokenizer.decode(trained.tokenizer.encode("The sea").ids).lower() == "the sea"
+
+
+@pytest.mark.parametrize("name", ["-1", "--x", "a..b", "x" * 97])
+def test_a_name_that_the_hub_cannot_have_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="is neither a folder nor a name on the hub"):
+        load(name)
+
+
+def test_a_tokenizer_with_absurd_numbers_is_refused(tmp_path: Path) -> None:
+    vocabulary = {"a": 4_294_967_290, "<|endoftext|>": 1}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "a"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
+    with pytest.raises(UserError, match="has a token of the number 4294967290"):
+        load_folder(tmp_path)
+    with open(tmp_path / "tokenizer.json", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="is larger than 256 MiB"):
+        load_folder(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(UserError, match=r"has no tokenizer\.json"):
+        load_folder(tmp_path)

@@ -119,7 +119,8 @@ def test_a_file_of_records_that_is_a_folder_is_one_that_cannot_be_read(run: RunD
     "text",
     [
         "", "{", "3", "[" * 10**5, '{"state": "done", "code": 0, "step": "7", "reason": ""}',
-        '{"state": "done", "code": 0, "step": -7, "reason": ""}', '{"state": "gone", "code": 0, "step": 7, "reason": ""}',
+        '{"state": "done", "code": 0, "step": -7, "reason": ""}',
+        '{"state": "gone", "code": 0, "step": 7, "reason": ""}',
         '{"state": "done", "code": 0, "step": 7}', '{"state": "done", "code": 0, "step": 7, "reason": 3}',
         '{"state": "done", "code": 0, "step": ' + "9" * 5000 + ', "reason": ""}',
     ],
@@ -176,5 +177,5 @@ def test_what_was_seen_elsewhere_has_what_readers_ask_for(run: RunDir) -> None:
 
 
 def test_why_a_record_is_damaged_is_said_in_a_line() -> None:
-    with pytest.raises(Damaged, match="^step: Input should be a valid integer$"):
+    with pytest.raises(Damaged, match=r"^step: Input should be a valid integer$"):
         typed(Exit, '{"state": "done", "code": 0, "step": "7", "reason": ""}')

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 
+from stoker.cli.console import SafeConsole
 from stoker.cli.output import duration, size
 from stoker.cli.quiet import is_live, seldom
 from stoker.launch.transfer.meter import Progress
@@ -15,12 +15,16 @@ from stoker.launch.transfer.meter import Progress
 @contextmanager
 def transferring(doing: str) -> Iterator[Callable[[Progress], None]]:
     """Bytes, files, speed and the time that is left, on stderr."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not is_live(console):
         say = seldom(doing)
         yield lambda state: say(_carried(state))
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+    )
     with Bars(*columns, console=console, transient=True) as progress:
         task = progress.add_task(doing, total=None, text="")
 

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from stoker.cli import output
 from stoker.cli.masked import fill_masked
 from stoker.cli.models import model_arguments, open_model, open_tokenizer
+from stoker.cli.places import path
+from stoker.cli.screen import show
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.regular import read_regular
@@ -25,7 +26,7 @@ def generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "prompts", nargs="*", metavar="PROMPT", help="text to continue, or to fill in; none begins a document"
     )
-    parser.add_argument("--file", type=Path, metavar="FILE", help="a file of prompts, one a line")
+    parser.add_argument("--file", type=path, metavar="FILE", help="a file of prompts, one a line")
     parser.add_argument(
         "--tokens", type=int, default=usual.tokens, metavar="N", help=f"the most to write ({usual.tokens})"
     )
@@ -126,15 +127,14 @@ def _in_order(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _show_text(pieces: Iterator[Piece], rows: list[tuple[str, int]]) -> None:
-    clean = output.printable if sys.stdout.isatty() else str
     begun = -1
     for piece in pieces:
         if piece.row > begun:
             begun = piece.row
             if len(rows) > 1:
                 print(f"--- {begun + 1} of {len(rows)}")
-            print(clean(rows[begun][0]), end="")
-        print(clean(piece.text), end="\n" if piece.ending else "", flush=True)
+            show(rows[begun][0], end="")
+        show(piece.text, end="\n" if piece.ending else "", flush=True)
 
 
 def _show_objects(pieces: Iterator[Piece], rows: list[tuple[str, int]]) -> None:

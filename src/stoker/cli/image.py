@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from stoker.cli import output
+from stoker.cli.console import SafeConsole
+from stoker.cli.places import path
 from stoker.cli.train import file_and_words
 from stoker.launch.image import base as probed
 from stoker.launch.image.archive import write_archive
@@ -52,10 +53,10 @@ def image_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="REGISTRY/REPO", help="where it is pushed; else on.registry")
     parser.add_argument("--platform", default=PLATFORM, help=f"what its nodes are (default: {PLATFORM})")
     parser.add_argument(
-        "--workspace", type=Path, metavar="DIR", help="lay this folder over the base's working directory"
+        "--workspace", type=path, metavar="DIR", help="lay this folder over the base's working directory"
     )
-    parser.add_argument("--file", type=Path, metavar="Dockerfile", help="build this with docker or buildah instead")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="build: write it as an OCI archive")
+    parser.add_argument("--file", type=path, metavar="Dockerfile", help="build this with docker or buildah instead")
+    parser.add_argument("-o", "--out", type=path, metavar="FILE", help="build: write it as an OCI archive")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
@@ -173,11 +174,11 @@ def _print(args: argparse.Namespace, built: Built, rows: list[tuple[str, str]], 
 @contextmanager
 def building() -> Iterator[probed.Progress]:
     """On stderr: what a verb is asked for goes to stdout alone."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
         yield _Lines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         tasks = {}
 

@@ -5,6 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+from stoker.cli.places import path
+from stoker.cli.screen import show
 from stoker.launch.import_config import torchx
 from stoker.launch.import_config.fields import UNUSED
 from stoker.launch.import_config.jobs import KINDS
@@ -18,12 +20,12 @@ def import_config_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = sorted([*KINDS, torchx.KIND])
     parser.add_argument("kind", choices=kinds, metavar="|".join(kinds), help="what the file holds")
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="the manifest or, for torchx, the command as you type it"
+        "file", type=path, metavar="FILE", help="the manifest or, for torchx, the command as you type it"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="the value of a $NAME in it; once for each"
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the run file here, not to the screen")
+    parser.add_argument("-o", "--out", type=path, metavar="FILE", help="write the run file here, not to the screen")
     parser.add_argument("--json", action="store_true", help="print the run file and what became of each field as JSON")
 
 
@@ -38,7 +40,7 @@ def import_config(args: argparse.Namespace) -> int:
         fields = [{"field": one, "became": what} for one, what in outcomes]
         print(json.dumps({"run": values, "fields": fields}, indent=2, default=str))
     elif args.out is None:
-        print(text, end="")
+        show(text, end="")
     return contract.EXIT_DONE
 
 

@@ -3,17 +3,16 @@
 import argparse
 import json
 import shlex
-from pathlib import Path
 
 from stoker.cli import output
-from stoker.cli.places import runs_argument
+from stoker.cli.places import path, runs_argument
 from stoker.spec import contract, sizes
 from stoker.train.importing import import_model
 
 
 def import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="with config.json, safetensors or .bin files, and tokenizer.json"
+        "folder", type=path, metavar="FOLDER", help="with config.json, safetensors or .bin files, and tokenizer.json"
     )
     parser.add_argument("--name", required=True, metavar="NAME", help="what the run is to be called")
     runs_argument(parser)

@@ -15,7 +15,7 @@ from stoker.api.run import unique_name
 from stoker.api.running import await_start, ending, plan, start
 from stoker.cli import describe, launched, output
 from stoker.cli.interrupts import Interrupts
-from stoker.cli.places import runs_argument, trust_argument
+from stoker.cli.places import path, runs_argument, trust_argument
 from stoker.cli.progress import preparing
 from stoker.cli.train import end, file_and_words, own_file
 from stoker.data.prepare import ignore
@@ -46,7 +46,7 @@ def launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="with --dry-run, on Kubernetes: write each object to a file there",
     )
@@ -88,7 +88,7 @@ def launch(args: argparse.Namespace) -> int:
 def _wanted(args: argparse.Namespace) -> tuple[AnySpec, Path]:
     """The spec, and the folder that its run is or will be in."""
     first, words = file_and_words(args.words, verb="launch")
-    if first is None or Path(first).is_file() or Path(first).suffix in (".yaml", ".yml"):
+    if first is None or _is_file(Path(first)):
         return unique_name(own_file(first, words).launchable, args.runs), args.runs
     run = find(first, args.runs)
     spec = load(run.path / contract.SPEC_FILE, words).launchable
@@ -105,6 +105,11 @@ def _wanted(args: argparse.Namespace) -> tuple[AnySpec, Path]:
             remedy=f"Watch it with: stoker logs {first} -f, or stop it first with: stoker stop {first}",
         )
     return spec.model_copy(update={"name": run.name}), run.path.parent
+
+
+def _is_file(word: Path) -> bool:
+    """A run file, or what is named like one; a run is a folder, or a name."""
+    return word.suffix in (".yaml", ".yml") or (word.exists() and not word.is_dir())
 
 
 def _dry(run: RunDir, submission: Submission, *, as_json: bool) -> str:

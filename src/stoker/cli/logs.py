@@ -14,6 +14,7 @@ from datetime import time as clock
 from typing import Any
 
 from stoker.cli.places import runs_argument
+from stoker.cli.screen import show
 from stoker.observe.logs import LogView, ranks
 from stoker.observe.runs import find
 from stoker.rundir import PlaceRef, RunDir
@@ -54,7 +55,7 @@ def logs(args: argparse.Namespace) -> int:
         running = run.holder() is not None  # before reading: all that was written before the end is read
         for one in view.records(ended=not running):
             lines += 1
-            print(json.dumps(asdict(one)) if args.json else view.words(one), flush=args.follow)
+            show(json.dumps(asdict(one)) if args.json else view.words(one), flush=args.follow, colours=True)
         if not running or not args.follow or not _goes_on(args.while_heard):
             break
     return _end(args, lines)
@@ -79,7 +80,7 @@ def _from_a_cluster(args: argparse.Namespace, run: RunDir, ref: PlaceRef, since:
     for one in lines:
         number += 1
         text = f"[{one.rank}] {one.line}" if args.all else one.line
-        print(json.dumps(asdict(one)) if args.json else text, flush=args.follow)
+        show(json.dumps(asdict(one)) if args.json else text, flush=args.follow, colours=True)
     return _end(args, number)
 
 

@@ -7,12 +7,14 @@ import errno
 import importlib
 import keyword
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from stoker import __version__
+from stoker.cli.screen import safe, screens
 from stoker.spec import contract
 from stoker.spec.errors import MissingExtra, RunFailed, SavedForLater, StokerError, UserError
 from stoker.spec.trust import trusting
@@ -65,10 +67,34 @@ VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items
 TRAIN_PARTS = ("torch", "numpy", "pyarrow", "tokenizers", "tensorboard", "safetensors", "huggingface_hub")
 
 
+REMEDIES = {
+    errno.ENOSPC: "Make room on the disk, then run it again",
+    errno.EDQUOT: "Make room on the disk, then run it again",
+    errno.EACCES: "Check its permissions, or choose another place",
+    errno.EPERM: "Check its permissions, or choose another place",
+    errno.EROFS: "Choose a place that you may write to",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.ELOOP: "Check its symbolic links",
+    errno.ENOENT: "Check the path",
+    errno.ENOTDIR: "Check the path",
+    errno.EISDIR: "Check the path",
+    errno.EIO: "Check the disk",
+    errno.EMFILE: "Allow more open files: ulimit -n 4096",
+}
+LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    with screens():
+        code = _answer(sys.argv[1:] if argv is None else list(argv))
+        _let_go()
+        return code
+
+
+def _answer(argv: list[str]) -> int:
     """The only place that catches StokerError, but for TorchX's component, which is a command of its own."""
     try:
-        code = _run(sys.argv[1:] if argv is None else list(argv))
+        code = _run(argv)
         sys.stdout.flush()
         return code
     except StokerError as e:
@@ -81,20 +107,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return contract.EXIT_INTERRUPTED
     except BrokenPipeError:  # `stoker logs … | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return contract.EXIT_DONE
+    except MemoryError:
+        remedy = "Close other programs, or use a smaller model, batch or file"
+        return complain(UserError("the memory of this machine ran out", remedy=remedy))
     except OSError as e:
-        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+        if e.errno not in REMEDIES:
             raise
-        full = e.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "Make room on the disk, then run it again" if full else "Choose a place that you may write to"
-        return complain(UserError(f"{e.filename or 'writing'}: {e.strerror}", remedy=remedy))
+        return complain(UserError(f"{e.filename or 'writing'}: {e.strerror}", remedy=REMEDIES[e.errno]))
+
+
+def _let_go() -> None:
+    """Output that nobody takes any more must not fail once more while the interpreter ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def _run(argv: list[str]) -> int:
+    if argv[:1] == ["help"] and len(argv) > 1:
+        argv = [argv[1], "--help"]
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_help())
         return contract.EXIT_DONE
+    if any("\0" in word for word in argv):
+        raise UserError("an argument has a zero byte", remedy="Take it out")
     if argv[0] in ("-V", "--version"):
         print(f"stoker {__version__}")
         return contract.EXIT_DONE
@@ -102,16 +143,30 @@ def _run(argv: list[str]) -> int:
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         raise UserError(f"'{verb}' is not a verb", remedy=f"Did you mean {near[0]}?" if near else "See: stoker --help")
+    _check_folder()
     module_name, line = VERBS[verb]
     with _interrupts_end_it():
         module: Any = importlib.import_module(module_name)
-        parser = argparse.ArgumentParser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
+        parser = _Parser(prog=f"stoker {verb}", description=line[0].upper() + line[1:] + ".")
         name = verb.replace("-", "_")
         getattr(module, f"{name}_arguments")(parser)
         arguments = parser.parse_intermixed_args(argv[1:])
     with trusting(getattr(arguments, "trust", False)):
         code: int = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else name)(arguments)
     return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(_short(message))
+
+
+def _check_folder() -> None:
+    """Relative paths, also ./runs, begin at the current folder."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder no longer exists", remedy="Change to one that does: cd ~") from None
 
 
 @contextlib.contextmanager
@@ -136,11 +191,17 @@ def _help() -> str:
     ]
     for title, verbs in GROUPS.items():
         lines += ["", f"{title}:"] + [f"  {verb:<13} {line}" for verb, (_, line) in verbs.items()]
-    return "\n".join([*lines, "", "stoker VERB --help says more; stoker --version says which stoker this is."])
+    return "\n".join([*lines, "", "stoker help VERB says more; stoker --version says which stoker this is."])
+
+
+def _short(message: str) -> str:
+    """Without the middle of words that nobody reads to the end: a name of thousands of characters."""
+    return LONG_WORD.sub(r"\1…\2", message)
 
 
 def complain(error: StokerError) -> int:
-    print(f"stoker: {error}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody may be left to read it
+        print(safe("stoker: " + _short(str(error))), file=sys.stderr, flush=True)
     if isinstance(error, RunFailed):
         return contract.EXIT_FAILED
     return contract.EXIT_SAVED if isinstance(error, SavedForLater) else contract.EXIT_USER

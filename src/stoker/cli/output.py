@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
+from stoker.cli.screen import own, printable
+
+__all__ = ["printable"]
+
 INDENT = 14  # columns before the text of a pair
 COLOURS = {"running": 32, "done": 36, "failed": 31}  # ANSI: green, cyan, red
 COLOURS |= dict.fromkeys(("paused", "interrupted", "waiting", "restarting", "stopping", "unknown"), 33)  # yellow
@@ -56,11 +60,6 @@ def measured(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4f}"
 
 
-def printable(text: str) -> str:
-    """Text from elsewhere, without what could move the cursor or change a terminal's colours."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
     """One line each: a name, then what there is to say."""
     return "\n".join(f"  {name} ".ljust(INDENT) + text for name, text in rows)
@@ -86,13 +85,13 @@ def is_plain() -> bool:
 def painted(text: str) -> str:
     """A state in its colour; any other text as it is."""
     colour = COLOURS.get(text.strip())
-    return text if colour is None or is_plain() else f"\x1b[{colour}m{text}\x1b[0m"
+    return text if colour is None or is_plain() else own(f"\x1b[{colour}m") + text + own("\x1b[0m")
 
 
 def repeat(frame: Callable[[], str | None], *, seconds: float) -> None:
     """Show it anew every `seconds`, until there is none: over the last one in a terminal, else below it."""
     while (text := frame()) is not None:
-        print(text if is_plain() else CLEAR + text, flush=True)
+        print(text if is_plain() else own(CLEAR) + text, flush=True)
         time.sleep(seconds)
 
 

@@ -19,6 +19,13 @@ def runs_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def path(text: str) -> Path:
+    """A name on the command line. An empty one would be the current folder, which nobody means by it."""
+    if not text:
+        raise UserError("a file or folder has an empty name", remedy="Check the command line")
+    return Path(text)
+
+
 def step_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", type=_step, default="newest", metavar="N", help="the checkpoint of that step, or `best` (the newest)"
@@ -33,7 +40,7 @@ def trust_argument(parser: argparse.ArgumentParser) -> None:
 
 def model_place(word: str, runs: Path) -> Path:
     """The folder of a run, by name or path, of a checkpoint, or of a model that transformers wrote."""
-    if not run_dir(runs / word).exists() and Path(word).is_dir():
+    if word and not run_dir(runs / word).exists() and Path(word).is_dir():
         return Path(word)
     return find(word, runs).path
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from stoker.cli import output
+from stoker.cli.places import path
 from stoker.cli.progress import preparing
 from stoker.data.masking import Masking
 from stoker.data.pairs import AnySet, Pairs, PairSet
@@ -18,6 +19,9 @@ from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import SHORTEST_PAIR
 
+LONGEST_PAIR = 1 << 16  # tokens
+MOST_WORKERS = 1024
+
 
 def prepare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -27,7 +31,7 @@ def prepare_arguments(parser: argparse.ArgumentParser) -> None:
         help="files, folders or globs of text, JSONL, JSON, CSV, Parquet; hf://, s3://, gs://, https://; "
         "or your own module:function",
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the token shards")
+    parser.add_argument("-o", "--out", type=path, required=True, metavar="DIR", help="folder of the token shards")
     parser.add_argument(
         "--tokenizer", metavar="X", help="a number trains one of that size (8000); else a folder or hub name"
     )
@@ -44,8 +48,9 @@ def prepare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(args: argparse.Namespace) -> int:
-    if args.workers is not None and args.workers < 1:
-        raise UserError(f"--workers is {args.workers}", remedy="Give 1 or more, or leave it out for one a core")
+    if args.workers is not None and not 1 <= args.workers <= MOST_WORKERS:
+        remedy = f"Give 1 to {MOST_WORKERS}, or leave it out for one a core"
+        raise UserError(f"--workers is {args.workers}", remedy=remedy)
     data, pairs = _data(args), _pairs(args)
     began = time.monotonic()
     with preparing() as progress:
@@ -75,10 +80,11 @@ def _pairs(args: argparse.Namespace) -> Pairs | None:
         if args.hdf5:
             raise UserError("--hdf5 writes sentence pairs", remedy="Say how long they are: --pairs 128 --hdf5")
         return None
-    if args.pairs < SHORTEST_PAIR:
-        raise UserError(f"--pairs is {args.pairs}", remedy=f"Give {SHORTEST_PAIR} tokens or more, such as --pairs 128")
-    if args.predictions < 1:
-        raise UserError(f"--predictions is {args.predictions}", remedy="Give 1 or more, such as --predictions 20")
+    if not SHORTEST_PAIR <= args.pairs <= LONGEST_PAIR:
+        remedy = f"Give {SHORTEST_PAIR} to {LONGEST_PAIR} tokens, such as --pairs 128"
+        raise UserError(f"--pairs is {args.pairs}", remedy=remedy)
+    if not 1 <= args.predictions <= args.pairs:
+        raise UserError(f"--predictions is {args.predictions}", remedy=f"Give 1 to {args.pairs}, such as 20")
     return Pairs(length=args.pairs)
 
 

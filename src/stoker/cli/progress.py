@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from stoker.cli.console import SafeConsole
 from stoker.cli.output import duration, measured, number, size
 from stoker.cli.quiet import QUIET, is_live, seldom
 from stoker.data import prepare
@@ -45,11 +45,11 @@ def display(*, steps: int | None, step: int) -> Display:
 
 
 class Bar:
-    def __init__(self, console: Console, *, steps: int | None, step: int) -> None:
+    def __init__(self, console: SafeConsole, *, steps: int | None, step: int) -> None:
         self._progress = Progress(
             TextColumn("step {task.completed}" + (f"/{steps}" if steps else "")),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
         )
         self._task = self._progress.add_task("", total=steps, completed=step, text="starting")
@@ -108,7 +108,11 @@ def preparing() -> Iterator[Callable[[prepare.Progress], None]]:
     if not is_live(console):
         yield _PrepareLines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+    )
     with Progress(*columns, console=console) as progress:
         tasks: dict[str, TaskID] = {}
 
@@ -125,12 +129,16 @@ def preparing() -> Iterator[Callable[[prepare.Progress], None]]:
 @contextmanager
 def counting(doing: str, things: str) -> Iterator[Callable[[int, int], None]]:
     """(done, of how many), on stderr: what a verb is asked for goes to stdout alone."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not is_live(console):
         say = seldom(doing)
         yield lambda done, total: say(f"{done:,} of {total:,} {things}")
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} " + things))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed} of {task.total} " + things),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(doing, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
@@ -165,5 +173,5 @@ def _figures(record: Record, left: float | None) -> str:
     return "  ".join(parts)
 
 
-def _console() -> Console:
-    return Console()
+def _console() -> SafeConsole:
+    return SafeConsole()

@@ -4,12 +4,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from rich.console import Console
+from stoker.cli.console import SafeConsole
 
 QUIET = 5.0  # seconds between two lines
 
 
-def is_live(console: Console) -> bool:
+def is_live(console: SafeConsole) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from stoker.cli.console import SafeConsole
+from stoker.cli.places import path
 from stoker.spec.errors import UserError
 from stoker.spec.keys import doc, flat, keys
 from stoker.spec.load import Loaded, load
@@ -61,7 +62,7 @@ def explain(args: Namespace) -> int:
 
 def init_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", nargs="+", help="files, folders or globs of your text")
-    parser.add_argument("-o", "--out", metavar="FILE", type=Path, default=Path("run.yaml"), help="default: run.yaml")
+    parser.add_argument("-o", "--out", metavar="FILE", type=path, default=Path("run.yaml"), help="default: run.yaml")
 
 
 def init(args: Namespace) -> int:
@@ -161,7 +162,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table = Table(*head, box=SIMPLE_HEAD, pad_edge=False)
         for row in rows:
             table.add_row(*row)
-        Console(markup=False, highlight=False).print(table)
+        SafeConsole().print(table)
         return
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:

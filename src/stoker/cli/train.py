@@ -1,6 +1,7 @@
 """`stoker train`: prepare, start, follow, and tell how it ended."""
 
 import argparse
+import os
 import shlex
 import signal
 import time
@@ -14,6 +15,7 @@ from stoker.cli import describe, output
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.places import runs_argument, trust_argument
 from stoker.cli.progress import Display, Lines, display, preparing
+from stoker.cli.screen import outlive_readers
 from stoker.launch.backend import Running, Submission
 from stoker.observe.logs import LogView, last_lines
 from stoker.observe.runs import RECENT, seconds_left, view
@@ -53,6 +55,8 @@ def train(args: argparse.Namespace) -> int:
     spec = as_asked(spec, runs=args.runs)
     run = RunDir(args.runs / spec.name)
     submission = plan(spec, run)
+    if not args.dry_run:
+        outlive_readers()
     print(output.pairs(describe.plan(spec, submission, run_dir(run.path))), flush=True)
     if args.dry_run:
         print(output.pairs([("command", shlex.join(submission.argv))]))
@@ -75,8 +79,13 @@ def train(args: argparse.Namespace) -> int:
 
 def file_and_words(words: list[str], *, verb: str) -> tuple[str | None, list[str]]:
     if not words:
-        raise UserError(f"{verb} what?", remedy=f"Write: stoker {verb} RUN.yaml, or let stoker init DATA write one")
-    files = [word for word in words if "=" not in word or Path(word).is_file()]
+        raise UserError(
+            f"{verb} needs a run file",
+            remedy=f"Write: stoker {verb} RUN.yaml. If you have none, create one with: stoker init DATA",
+        )
+    if "" in words:
+        raise UserError("an argument is empty", remedy=f"Write: stoker {verb} RUN.yaml key=value")
+    files = [word for word in words if "=" not in word or os.path.isfile(word)]
     if len(files) > 1:
         raise UserError(f"{files[1]} is a second run file", remedy="Give one, and the rest as key=value")
     return files[0] if files else None, [word for word in words if word not in files]

@@ -66,7 +66,7 @@ def covers(word: str, file: Path) -> bool:
     if path.is_file():
         return False
     if path.is_dir() or not glob.has_magic(word):
-        return _is_below(file.resolve(), path.resolve())
+        return _is_below(Path(os.path.realpath(file)), Path(os.path.realpath(path)))
     return any(fits(path.parts, place.parts) and _is_below(file, place) for place in (file, *file.parents))
 
 

@@ -34,7 +34,7 @@ class Data(Section):
     """Files, folders or globs of text, JSONL, JSON, CSV or Parquet (.gz, .zst too), here or at hf://datasets/OWNER/NAME, s3://, gs:// or https://, a folder of `stoker prepare`, HDF5 files of sentence pairs (for bert), or `package.module:source`, a function of your own that yields texts."""  # noqa: E501
     mix: Annotated[list[Part], Field(min_length=2)] | None = None
     """In place of `path`, several of them with weights: `[{path: a, weight: 0.7}, {path: b, weight: 0.3}]`."""
-    tokenizer: Text | TrainTokenizer | None = None
+    tokenizer: Place | TrainTokenizer | None = None
     """`{train: 8000}`, a folder with tokenizer.json, tokenizer.model, vocab.json + merges.txt or vocab.txt, or a hub name such as `gpt2`. Left out: `{train: 8000}`, or the tokenizer of a prepared folder."""  # noqa: E501
     field: Text = "text"
     """The field that holds the text, in JSONL, JSON, CSV and Parquet."""

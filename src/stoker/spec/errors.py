@@ -9,6 +9,8 @@
 They are raised anywhere and caught in two places: `cli/main.py`, and `train/__main__.py`, which writes exit.json.
 """
 
+ENDS = (".", "?", "!", "…")  # after one of these no full stop follows
+
 
 class StokerError(Exception):
     def __init__(self, problem: str, *, remedy: str) -> None:
@@ -17,7 +19,11 @@ class StokerError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.problem}. {self.remedy}" if self.remedy else self.problem
+        """One line, whatever names it holds; a remedy may bring lines of its own, such as a manifest."""
+        problem = self.problem.replace("\n", "\\n")
+        if not self.remedy:
+            return problem
+        return f"{problem}{'' if problem.endswith(ENDS) else '.'} {self.remedy}"
 
 
 class UserError(StokerError):

@@ -139,9 +139,10 @@ def _with_defaults(said: dict[str, list[Said]], spec: AnySpec) -> dict[str, list
 
 def _file(path: Path, *, base: str | None = None, inside: tuple[Path, ...]) -> list[Said]:
     """What a file says, after what its base says. `base` overrules the file's own, as any word does."""
-    if path.resolve() in inside:
+    real = Path(os.path.realpath(path))  # Path.resolve fails on links that form a circle
+    if real in inside:
         raise UserError(f"{path} is its own base", remedy="Break the circle: take base: out of one of the files")
-    inside = (*inside, path.resolve())
+    inside = (*inside, real)
     document = read_document(path)
     values = dict(document.values)
     named = values.pop("base", None)
@@ -167,7 +168,7 @@ def _base(base: object, folder: Path, origin: Origin, inside: tuple[Path, ...]) 
         )
     if base.endswith((".yaml", ".yml")) or "/" in base:
         path = folder / Path(base).expanduser()
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"{origin}: base names {path}, and there is no such file", remedy="Check the path")
         layers = _file(path, inside=inside)
     else:

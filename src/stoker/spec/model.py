@@ -8,10 +8,6 @@ from stoker.spec.code import is_code
 from stoker.spec.section import Code, Fraction, Section
 from stoker.spec.units import Count, Number
 
-# Far above any model, and low enough that no arithmetic on them takes long.
-Few = Annotated[Count, Field(gt=0, le=2**16)]
-Many = Annotated[Count, Field(gt=0, le=2**32)]
-
 
 class RopeScaling(Section):
     factor: Annotated[Number, Field(ge=1)]
@@ -46,19 +42,19 @@ OF_FAMILIES = {
 class Model(Section):
     family: Literal["gpt2", "llama", "bert"] | Code = "gpt2"
     """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
-    layers: Few = 12
+    layers: Annotated[Count, Field(gt=0, le=10_000)] = 12
     """Transformer blocks."""
-    heads: Few = 12
+    heads: Annotated[Count, Field(gt=0, le=1 << 16)] = 12
     """Attention heads; they divide `width`."""
-    width: Many = 768
+    width: Annotated[Count, Field(gt=0, le=1 << 20)] = 768
     """Size of the hidden state."""
-    hidden: Many | None = None
+    hidden: Annotated[Count, Field(gt=0, le=1 << 24)] | None = None
     """Width of the feed-forward's inner layer. Left out: 4 × `width`; Llama: 8/3 × `width`, up to a multiple of 256."""
-    kv_heads: Few | None = None
+    kv_heads: Annotated[Count, Field(gt=0, le=1 << 16)] | None = None
     """Llama: heads of keys and values, each shared by several of `heads`; they divide `heads`. Left out: as many."""
-    context: Many = 1024
+    context: Annotated[Count, Field(gt=0, le=1 << 30)] = 1024
     """Positions the model knows: the longest sequence it can read."""
-    vocab: Many | None = None
+    vocab: Annotated[Count, Field(gt=0, le=1 << 24)] | None = None
     """Rows of the embedding. Left out, it is the tokenizer's size."""
     dropout: Fraction = 0.0
     """Dropout on embeddings, attention and residuals while training."""

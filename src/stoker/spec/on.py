@@ -9,7 +9,7 @@ from pydantic_core import core_schema
 
 from stoker.spec import contract
 from stoker.spec.section import Place, PositiveCount, Section
-from stoker.spec.units import Count, Number, Seconds, Text, number, size
+from stoker.spec.units import MOST, Count, Number, Seconds, Text, number, size
 
 LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 TOLERATION = r"^[A-Za-z0-9][A-Za-z0-9._/-]*(=[A-Za-z0-9._-]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$"
@@ -58,7 +58,7 @@ class Nodes(str):
         return {"anyOf": [{"type": "integer", "minimum": 1}, written]}
 
 
-Bytes = Annotated[int, BeforeValidator(lambda v: size(v) if isinstance(v, str) else number(v)), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(lambda v: size(v) if isinstance(v, str) else number(v)), Field(gt=0, le=MOST)]
 DnsLabel = Annotated[Text, Field(pattern=LABEL)]
 DnsName = Annotated[Text, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 
@@ -71,8 +71,8 @@ class Autoscale(Section):
 class On(Section):
     kind: Literal["local", "kubernetes"] = "local"
     """Where the run lives: this machine, or a Kubernetes cluster. All that stands below `max_restarts` is for Kubernetes alone."""  # noqa: E501
-    workers: PositiveCount | Literal["auto"] = "auto"
-    """Processes on each node; `auto` is one for each GPU (or Neuron core), or one on a machine without."""
+    workers: Annotated[Count, Field(gt=0, le=1024)] | Literal["auto"] = "auto"
+    """Processes on each node, up to 1024; `auto` is one for each GPU (or Neuron core), or one on a machine without."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What the workers compute on."""
     max_restarts: Annotated[Count, Field(ge=0)] = 3

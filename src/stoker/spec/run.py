@@ -3,14 +3,14 @@
 from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from stoker.spec.code import is_code
 from stoker.spec.data import Data
 from stoker.spec.model import Model
 from stoker.spec.on import On
 from stoker.spec.section import Code, Fraction, Place, PositiveCount, Section
-from stoker.spec.units import Count, Number, Seconds, Share, Text, count, duration, number, share
+from stoker.spec.units import MOST, Count, Number, Seconds, Share, Text, count, duration, number, share
 
 ScheduleStage = tuple[PositiveCount, PositiveCount]
 Name = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -142,7 +142,7 @@ class Evaluate(Section):
 class Checkpoint(Section):
     every: Annotated[
         Literal["auto"]
-        | PositiveInt
+        | Annotated[int, Field(gt=0, le=MOST)]
         | Annotated[float, Field(gt=0)]
         | Annotated[list[ScheduleStage], Field(min_length=1)],
         BeforeValidator(lambda v: _steps_or_time(v)),
@@ -181,7 +181,7 @@ class Log(Section):
 
 class RunSpec(Section):
     name: Name = "run"
-    """The run's name, and its folder's under runs/: letters, digits and . _ - after a letter or digit."""
+    """The run's name, and its folder's under runs/: up to 100 letters, digits and . _ - after a letter or digit."""
     model: Model = Model()
     """A preset's name, or family and sizes."""
     data: Data
@@ -208,7 +208,7 @@ class RunSpec(Section):
     """What is saved, and how often."""
     on: On = On()
     """Where it runs."""
-    seed: Annotated[Count, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[Count, Field(ge=0)] = 0
     """Initial weights, order of samples and dropout follow from it."""
     log: Log = Log()
     """What is written down."""
@@ -281,7 +281,7 @@ class ScriptSpec(Section):
     """A run of the user's own torchrun script: launched, watched and restarted like any other."""
 
     name: Name = "run"
-    """The run's name, and its folder's under runs/: letters, digits and . _ - after a letter or digit."""
+    """The run's name, and its folder's under runs/: up to 100 letters, digits and . _ - after a letter or digit."""
     script: Place
     """A Python file to run in every worker in place of our trainer, with the environment that torchrun gives. On Kubernetes without `on.registry` it is an absolute path in the image."""  # noqa: E501
     args: list[Text] = []
@@ -325,6 +325,8 @@ def _steps_or_share(value: object) -> object:
         value = count(value)
         if isinstance(value, float):
             raise ValueError(f"{value} is neither whole nor a share; write steps such as 2000, or a share such as 2%")
+    if isinstance(value, int) and value > MOST:
+        raise ValueError(f"{value} is too large; write steps such as 2000, or a share such as 2%")
     if isinstance(value, (int, float)) and value < 0:
         raise ValueError(f"{value} is negative; write steps such as 2000, or a share such as 2%")
     return number(value)

@@ -78,6 +78,10 @@ def look(places: Sequence[str]) -> Seen:
             f"{elsewhere} is not on this machine, and a first run file is made by looking at the text",
             remedy=f"Write one by hand, with data: {elsewhere}",
         )
+    if wrong := next((place for place in places if not place or not place.isprintable()), None):
+        raise UserError(f"{wrong!a} cannot be written into a run file", remedy="Rename it first")
+    if "" in places:
+        raise UserError("a name is empty", remedy="Name files, folders or globs with text in them")
     paths = [Path(place).expanduser() for place in places]
     if len(paths) == 1 and (paths[0] / "index.json").is_file():
         return _prepared(paths[0])

@@ -7,22 +7,24 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+LARGEST = 2**63 - 1  # what a machine counts with
+MOST = 10**15  # of steps, tokens, bytes: beyond what any run can reach, and within what every part can count to
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def count(value: object) -> object:
     """`10k` -> 10000. What is neither text nor a number goes on to the type check as it is."""
     if isinstance(value, float) and value.is_integer():
-        return int(value)
+        return _within(int(value))
     if not isinstance(value, str):
-        return number(value)
+        return _within(value) if isinstance(value, int) and number(value) is value else value
     found = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,3})?)\s*([kKmMbBgGtT]?)", value.strip())
     if not found:
         raise ValueError(f"'{value}' is not a count; write a whole number such as 10000, 10k or 2.5M")
     exact = Decimal(found[1].replace("_", "")) * COUNTS[found[2].lower()]  # 1.15M is whole, in floats it is not
     if exact != int(exact):
         raise ValueError(f"'{value}' is not a whole number; write one such as 10000, 10k or 2.5M")
-    return int(exact)
+    return _within(int(exact))
 
 
 def duration(value: object) -> object:
@@ -63,8 +65,19 @@ def number(value: object) -> object:
 
 
 def text(value: object) -> object:
-    """A name may look like a number: `name: 2024`."""
+    """A name may look like a number: `name: 2024`. A file's name and a variable hold no zero byte."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("it has a zero byte; take it out")
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("it is not UTF-8 text; rename what it names, or convert it")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _within(value: int) -> int:
+    if abs(value) > LARGEST:
+        raise ValueError(f"{value} is too large; write at most {MOST:,}")
+    return value
 
 
 Count = Annotated[int, BeforeValidator(count)]

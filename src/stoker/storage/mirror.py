@@ -34,6 +34,8 @@ MARK_TEXT = b"Stoker keeps runs here.\n"
 
 def place(word: str | Path) -> Path:
     """Where runs are kept: the folder itself, or that of the working copies of a URL's runs."""
+    if not str(word):
+        raise UserError("the folder of the runs has an empty name", remedy="Name it, such as --runs ./runs")
     if isinstance(word, Path) or not is_url(word):
         return Path(word).expanduser()
     scheme, bucket, prefix = split(word)

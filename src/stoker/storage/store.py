@@ -114,11 +114,19 @@ def is_url(word: str) -> bool:
 
 def split(url: str) -> tuple[str, str, str]:
     """Scheme, bucket, and prefix without slashes around it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as e:
+        raise UserError(f"{url} is no URL ({e})", remedy="Use s3://BUCKET/PREFIX or gs://BUCKET/PREFIX") from e
     if parts.scheme not in SCHEMES:
         raise UserError(
             f"{url}: Stoker keeps nothing in {parts.scheme}://",
             remedy="Use a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX",
+        )
+    if "@" in parts.netloc:
+        raise UserError(
+            f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: the URL has a user name or password in it",
+            remedy="Leave it out, and set the credentials as the cloud's own tools do",
         )
     prefix = parts.path.strip("/")
     if not parts.netloc or "//" in prefix or {".", ".."} & set(prefix.split("/")):

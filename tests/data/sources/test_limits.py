@@ -1,6 +1,8 @@
 """One record is held in memory whole, so its length is limited: it is named, or left out, and the others are read."""
 
+import builtins
 import gzip
+import io
 import json
 import os
 from pathlib import Path
@@ -12,10 +14,21 @@ import pytest
 from stoker.data.files import discover, text_problem
 from stoker.data.sources import SOURCES
 from stoker.data.sources.document import LONGEST_RECORD, BadRecords
-from stoker.data.sources.stream import FREE, line_start
+from stoker.data.sources.stream import FREE, line_starts
 from stoker.spec.errors import UserError
 
 LONG = "a" * (LONGEST_RECORD + 1000)
+
+
+class Counting(io.BytesIO):
+    """Knows how much of it was read."""
+
+    bytes = 0
+
+    def readline(self, size: int | None = -1, /) -> "builtins.bytes":
+        line = super().readline(size)
+        self.bytes += len(line)
+        return line
 
 
 def quoted(text: str) -> str:
@@ -56,10 +69,13 @@ def test_a_record_that_is_too_long_is_named_or_left_out(
 def test_a_line_without_an_end_does_not_decide_where_a_span_begins(tmp_path: Path, documents) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{quoted('one')}\n{quoted(LONG)}\n{quoted('two')}\n" * 2)
-    size = path.stat().st_size
     assert documents(path, skip=True, target=LONGEST_RECORD // 3) == (["one", "two"] * 2, 2)
-    with open(path, "rb") as file:
-        assert line_start(file, 100, size) == size
+    content = path.read_bytes()
+    reader = Counting(content)
+    starts = set(line_starts(reader, range(1000, len(content), 1 << 20)))
+    assert starts
+    assert all(content[start - 1 : start] == b"\n" for start in starts)
+    assert reader.bytes <= len(content) + len(starts)
 
 
 def test_text_without_a_line_end_may_have_any_length(tmp_path: Path, documents) -> None:

@@ -15,7 +15,7 @@ from stoker.data.sources.document import (
     cut,
     text_of,
 )
-from stoker.data.sources.stream import BOM, byte_spans, is_compressed, line_start, reading, rest_of_line
+from stoker.data.sources.stream import BOM, byte_spans, is_compressed, line_starts, reading, rest_of_line
 from stoker.spec.regular import open_regular
 
 COUNTS = "line"
@@ -25,7 +25,7 @@ def spans(path: Path, size: int, target: int) -> list[Span]:
     if size < 2 * target or is_compressed(path):
         return [Span(size=size)]
     with open_regular(path) as file:
-        return byte_spans(size, (line_start(file, place, size) for place in range(target, size - target // 2, target)))
+        return byte_spans(size, line_starts(file, range(target, size - target // 2, target)))
 
 
 def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:
@@ -40,7 +40,7 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
             if first:
                 line = line.removeprefix(BOM)
             if len(line) == LONGEST_RECORD and not line.endswith(b"\n"):
-                position += rest_of_line(file)
+                position += rest_of_line(file)[0]
                 bad.add(f"{path}, line {before(path, span) + number}:", TooLong(), remedy=TooLong.remedy)
                 continue
             if line.isspace():

@@ -1,7 +1,7 @@
 """Bytes of a file, through its compression."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -37,20 +37,27 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"{path} cannot be read as {compression}: {e}", remedy="Make or fetch the file again") from e
 
 
-def rest_of_line(file: IO[bytes], *, most: int | None = None) -> int:
-    """Read on to the end of the line, or past `most` bytes, holding little of it; how many bytes there were."""
+def rest_of_line(file: IO[bytes], *, most: int | None = None) -> tuple[int, bool]:
+    """Read on to the end of the line, or past `most` bytes, holding little of it: the bytes, and whether it ended."""
     count = 0
     while (most is None or count <= most) and (part := file.readline(CHUNK)):
         count += len(part)
         if part.endswith(b"\n"):
-            break
-    return count
+            return count, True
+    return count, False
 
 
-def line_start(file: IO[bytes], place: int, size: int) -> int:
-    """The first start of a line at `place` or after it; the end of the file where the line is too long to be read."""
-    file.seek(place - 1)  # one before: a line that begins right here stays whole
-    return place - 1 + passed if (passed := rest_of_line(file, most=LONGEST_RECORD)) <= LONGEST_RECORD else size
+def line_starts(file: IO[bytes], places: Iterable[int]) -> Iterator[int]:
+    """The first start of a line at each place or after it, as far as there is one; each byte is read once at most."""
+    found = clear = 0  # the newest start, and where reading stopped without one
+    for place in places:
+        if place > found:
+            begin = max(place - 1, clear)  # one before: a line that begins right here stays whole
+            file.seek(begin)
+            passed, ended = rest_of_line(file, most=LONGEST_RECORD)
+            found, clear = (begin + passed, clear) if ended else (found, begin + passed)
+        if place <= found:
+            yield found
 
 
 class _Unpacked(io.RawIOBase):
