@@ -1,6 +1,7 @@
 """What is said in a pod, as it is understood here."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,20 @@ class Pods(Remote):
             raise Cut("pod a broke off")
         values: dict[str, Any] = dict.fromkeys(Surroundings.__dataclass_fields__)
         yield json.dumps(values | {"pid": 7 if pod == "c" and words[1] == "0" else None, "pod": pod})
+
+
+class Empty(Remote):
+    """Without pods."""
+
+    def live(self, most: int = 5) -> list[str]:  # noqa: ARG002 (there are none)
+        return []
+
+
+def test_a_run_without_pods_is_told_where_and_what_to_type() -> None:
+    there: Any = SimpleNamespace(who="context lab")
+    empty = Empty(REF, ScriptSpec.model_validate({"script": "t.py", "on": {"kind": "kubernetes"}}), cluster=there)
+    with pytest.raises(UserError, match=r"no running pod in namespace lab of context lab.*stoker launch demo$"):
+        _in_a_cluster(empty, 0)
 
 
 def test_a_pod_that_is_lost_while_it_is_asked_does_not_hide_the_others() -> None:

@@ -166,8 +166,12 @@ def test_a_file_gets_the_name_that_cp_would_give(there: Any, tmp_path: Path, int
 
 
 def test_a_path_that_is_not_there_is_named(there: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no .*/runs/nothing"):
+    Path(there.root, "runs").mkdir()
+    with pytest.raises(UserError, match=r"there is no .*/runs/nothing\. .*/runs is empty"):
         download(there, "runs/nothing", tmp_path / "here")
+    Path(there.root, "runs", "books-ab3d").mkdir()
+    with pytest.raises(UserError, match=r"there is no .*/nothing/export\. .*/runs holds: books-ab3d"):
+        download(there, "runs/nothing/export", tmp_path / "here")
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "out"])
