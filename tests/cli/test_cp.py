@@ -25,6 +25,7 @@ def here(stoker: Any) -> Path:
         (["none.txt", "demo:/data"], "there is no none.txt"),
         (["a.txt", "demo:/data"], "run 'demo' lives here"),
         (["a.txt", "dome:/data"], "Did you mean demo?"),
+        (["runs/demo:/data", "a.txt"], "run 'demo' lives here"),
         (["a.txt", "demo:/data", "--extract"], "--extract, --anonymous and --region are for s3://"),
         (["s3://b/k", "a.txt"], "cp cannot go from s3://b/k to a.txt"),
         (["demo:/a", "demo:/b"], "cp cannot go from"),

@@ -48,6 +48,21 @@ def test_the_default_is_the_runs_own_held_out_text(place: Path, tokens: Path, ca
     assert trained_on["tokens"] == 640
 
 
+def test_a_copy_from_a_clusters_volume_is_evaluated_and_audited_with_the_set_that_came_along(
+    place: Path, tokens: Path, capsys
+) -> None:
+    copy = RunDir(shutil.copytree(place / "runs" / "tale", place / "copy"))
+    key = copy.data().key
+    copy.write_data(DataRef(shards=f"/stoker/data/{key}", key=key))
+    assert main(["eval", "./copy"]) == 2
+    assert f"/stoker/data/{key} is gone. Copy it from the run's volume" in capsys.readouterr().err
+    shutil.copytree(tokens, copy.path / "data" / key)
+    there = evaluate(capsys, "./copy", "--sequences", "5")
+    assert there["loss"] == evaluate(capsys, "tale", "--sequences", "5")["loss"]
+    assert main(["audit", "./copy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 40
+
+
 def test_any_text_is_evaluated_and_nothing_is_written_beside_it(place: Path, capsys) -> None:
     before = sorted(path.name for path in place.rglob("*"))
     found = evaluate(capsys, "tale", "--data", "book.txt", "--length", "16")

@@ -13,7 +13,7 @@ from stoker.launch.torchx import app
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 
-ON = ("on.image=team/image:1", "on.volume=data", "on.nodes=2", "on.workers=2")
+ON = ("on.image=team/image:1", "on.registry=team/runs", "on.volume=data", "on.nodes=2", "on.workers=2")
 RUN = [sys.executable, "-m", "torchx.cli.main", "run", "--dryrun", "-s", "kubernetes", "--workspace", ""]
 FILES = ["stoker.launch.torchx", str(Path(__file__).parents[2] / "src" / "stoker" / "launch" / "torchx.py")]
 

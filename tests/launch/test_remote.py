@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,20 @@ class Pods(Remote):
             limits={}, mounts=[],
         )  # fmt: skip
         yield json.dumps(asdict(about))
+
+
+class Empty(Remote):
+    """Without pods."""
+
+    def live(self, most: int = 5) -> list[str]:  # noqa: ARG002 (there are none)
+        return []
+
+
+def test_a_run_without_pods_is_told_where_and_what_to_type() -> None:
+    there: Any = SimpleNamespace(who="context lab")
+    empty = Empty(REF, ScriptSpec.model_validate({"script": "t.py", "on": {"kind": "kubernetes"}}), cluster=there)
+    with pytest.raises(UserError, match=r"no running pod in namespace lab of context lab.*stoker launch demo$"):
+        _in_a_cluster(empty, 0)
 
 
 def test_a_pod_that_is_lost_while_it_is_asked_does_not_hide_the_others() -> None:

@@ -131,7 +131,7 @@ def test_weights_that_only_a_replay_needs_stay_there_and_the_command_is_told(tmp
 
 def test_a_path_is_a_run_when_it_is_one_below_runs() -> None:
     assert run_named("runs/demo/") == "demo"
-    assert [run_named(path) for path in ("runs", "runs/demo/logs", "data/demo", "")] == [None] * 4
+    assert [run_named(path) for path in ("runs", "runs/demo/logs", "data/demo", "", "runs/..")] == [None] * 5
 
 
 def token_key(tokens: Path) -> str:

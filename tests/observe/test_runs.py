@@ -76,9 +76,12 @@ def test_a_run_that_never_started_can_be_looked_at(tmp_path: Path) -> None:
     assert (seen.state, seen.step, seen.steps, seen.loss, seen.checkpoint) == ("interrupted", 0, None, None, None)
 
 
-def test_a_run_is_found_by_name_or_folder(run: RunDir, tmp_path: Path) -> None:
+def test_a_run_is_found_by_name_or_folder(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find("tale", tmp_path).path == run.path
     assert find(str(run.path), Path("elsewhere")).path == run.path
+    monkeypatch.chdir(new_run(tmp_path / "here", "tale").path.parent)
+    assert find("./tale", tmp_path).path == tmp_path / "here" / "tale"
+    assert find("tale", tmp_path).path == run.path
     (tmp_path / "no-run").mkdir()
     assert [one.name for one in all_runs(tmp_path)] == ["tale"]
 

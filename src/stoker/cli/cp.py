@@ -133,7 +133,7 @@ def _parsed(word: str) -> Path | There | str:
     if "://" in word:
         return word
     run, colon, path = word.partition(":")
-    if colon and "/" not in run and run and not Path(word).exists():
+    if colon and run and not Path(word).exists() and ("/" not in run or RunDir(Path(run)).exists()):
         return There(run, path)
     return Path(word).expanduser()
 

@@ -38,7 +38,11 @@ def env(args: argparse.Namespace) -> int:
 def _in_a_cluster(remote: Any, rank: int) -> Surroundings:
     pods: list[str] = remote.live(10_000)
     if not pods:
-        raise UserError(f"run '{remote.ref.run}' has no pod that runs now", remedy="Launch it, or wait for its pods")
+        name, namespace = remote.ref.run, remote.ref.namespace
+        raise UserError(
+            f"run '{name}' has no running pod in namespace {namespace} of {remote.cluster.who}",
+            remedy=f"See whether its pods are still to come: stoker status {name}; or resume it: stoker launch {name}",
+        )
     first = min(rank // remote.workers, len(pods) - 1)
     lost = ""
     for pod in (pods[first:] + pods[:first])[:MOST_ASKED]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Literal
 
-from stoker.observe.runs import find
+from stoker.observe.runs import find, is_path
 from stoker.spec.errors import UserError
 from stoker.storage.mirror import place, run_dir
 
@@ -40,7 +40,7 @@ def trust_argument(parser: argparse.ArgumentParser) -> None:
 
 def model_place(word: str, runs: Path) -> Path:
     """The folder of a run, by name or path, of a checkpoint, or of a model that transformers wrote."""
-    if word and not run_dir(runs / word).exists() and Path(word).is_dir():
+    if word and Path(word).is_dir() and (is_path(word) or not run_dir(runs / word).exists()):
         return Path(word)
     return find(word, runs).path
 

@@ -174,7 +174,7 @@ def trouble(pod: Object, kubectl: str) -> UserError | None:
     if problem := _broken_init(pod):
         return problem
     for one in status.get("containerStatuses") or []:
-        image, state = _image(pod, one["name"]), one.get("state") or {}
+        image, state = _image(pod, one.get("name")), one.get("state") or {}
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
         if waiting.get("reason") in IMAGE_PROBLEMS:
             return _unpulled(image, waiting)
@@ -223,10 +223,9 @@ def _unpulled(image: str, waiting: Object) -> UserError:
     )
 
 
-def _image(pod: Object, container: str) -> str:
-    spec = pod["spec"]
-    containers = [*spec["containers"], *spec.get("initContainers", [])]
-    return str(next((one["image"] for one in containers if one["name"] == container), container))
+def _image(pod: Object, container: str | None) -> str:
+    containers: list[Object] = pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
+    return str(next((one["image"] for one in containers if one.get("name") == container), containers[0]["image"]))
 
 
 def unscheduled(pod: Object) -> str:

@@ -20,7 +20,7 @@ MIX_FILE = "mix.json"
 def run_named(path: str) -> str | None:
     """The run whose whole directory a path of the volume is; None for any other path."""
     parts = PurePosixPath(path).parts
-    return parts[1] if len(parts) == 2 and parts[0] == contract.VOLUME_RUNS else None
+    return parts[1] if len(parts) == 2 and parts[0] == contract.VOLUME_RUNS and parts[1] != ".." else None
 
 
 def copied_to(to: Path, name: str) -> RunDir:

@@ -185,9 +185,15 @@ def all_runs(folder: Path) -> list[RunDir]:
     return sorted(runs_in(folder), key=_began)
 
 
+def is_path(word: str) -> bool:
+    """It is written as a path: a run of that name elsewhere is not meant."""
+    return word.startswith(("./", "../"))
+
+
 def find(word: str, folder: Path) -> RunDir:
     """A run by its folder, or by its name under `folder`."""
-    for path in (folder / word, run_path(word)):
+    places = (folder / word, run_path(word))
+    for path in reversed(places) if is_path(word) else places:
         run = run_dir(path)
         if run.exists():
             return run

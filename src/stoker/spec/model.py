@@ -16,7 +16,7 @@ class RopeScaling(Section):
     """What turns less often than this in `original_context` is slowed by the whole `factor`."""
     high: Annotated[Number, Field(gt=0)] = 4.0
     """What turns more often than this in `original_context` is left alone; between the two it is blended."""
-    original_context: Many = 8192
+    original_context: PositiveCount = 8192
     """The context that the model had before."""
 
     @model_validator(mode="after")

@@ -18,12 +18,17 @@ from typing import Any
 import boto3
 import pytest
 
+from stoker.api.opening import begin
+from stoker.api.staging import staged
 from stoker.launch.remote import Remote
 from stoker.launch.transfer.client import download, upload
 from stoker.launch.transfer.meter import Progress
 from stoker.launch.transfer.send import Item, folder_item
+from stoker.observe.batch import token_set
+from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
-from tests.lab.volume.run_there import There, digests, start
+from stoker.spec.load import load
+from tests.lab.volume.run_there import LIBRARY, There, digests, start
 from tests.waiting import until
 
 LISTENS = """
@@ -90,6 +95,41 @@ def test_cp_goes_both_ways(there: There, books: Path) -> None:
     record = json.loads(there.stoker("cp", f"{there.name}:/data/novels/a", ".", "--json").stdout)
     assert record["files"] == len(digests(there.folder / "a"))
     assert digests(there.folder / "a") == digests(books / "a")
+
+
+def test_a_whole_run_comes_back_with_the_token_set_that_it_was_trained_on(there: There, tokens: Path) -> None:
+    words = ["model=gpt2-micro", "model.layers=1", "batch.length=16", "until.steps=5", f"data.path={tokens}"]
+    words += [
+        f"name={there.name}b",
+        "on.kind=kubernetes",
+        f"on.volume={there.ref.volume}",
+        f"on.image={there.ref.image}",
+    ]
+    run = begin(load(None, [*words, f"env.PYTHONPATH={LIBRARY}"]).spec, runs=there.folder / "runs").run
+    upload(staged(run), there.remote())
+    run.write_place(replace(there.ref, run=run.name))
+    for _ in range(2):  # the second time it is brought up to date
+        there.stoker("cp", f"{run.name}:", "copy")
+    copy = RunDir(there.folder / "copy")
+    assert token_set(copy).path == copy.path / "data" / run.data().key
+    said = there.stoker("cp", f"{run.name}:export", "out", code=2).stderr.decode()
+    assert f"/stoker/runs/{run.name} holds: checkpoints, data.json, " in said
+
+
+def test_runs_share_a_reader_and_it_gets_what_the_image_gets_from_a_volume(there: There) -> None:
+    lent = {"name": "lent", "persistentVolumeClaim": {"claimName": there.ref.volume}}
+    mount = {"name": "lent", "mountPath": "/lent", "subPath": LIBRARY.removeprefix("/stoker/")}
+    pod = {"spec": {"volumes": [lent], "containers": [{"name": "pytorch", "volumeMounts": [mount]}]}}
+    spec = there.run.any_spec()
+    spec = spec.model_copy(update={"env": {"PYTHONPATH": "/lent"}, "on": spec.on.model_copy(update={"pod": pod})})
+    first = Remote(there.ref, spec, cluster=there.cluster).make()
+    assert Remote(replace(there.ref, run="another"), spec, cluster=there.cluster).make() == first
+    assert "/lent/stoker" in there.kubectl(
+        "exec", first, "--", "python3", "-c", "import stoker; print(stoker.__file__)"
+    )
+    bare = spec.model_copy(update={"env": {}})
+    with pytest.raises(UserError, match=r"cannot run Stoker: .*No module named.*env\.PYTHONPATH"):
+        Remote(there.ref, bare, cluster=there.cluster).make()
 
 
 def test_cp_says_what_is_wrong_in_one_line(there: There) -> None:

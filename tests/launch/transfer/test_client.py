@@ -165,9 +165,25 @@ def test_a_file_gets_the_name_that_cp_would_give(there: Any, tmp_path: Path, int
     assert Path(there.root, arrives).read_text() == "a"
 
 
+def test_a_folder_does_not_come_where_a_file_is(there: Any, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("note")
+    Path(there.root, "data").mkdir()
+    Path(there.root, "data", "a.txt").write_text("a")
+    for to in ("note.txt", "note.txt/below"):
+        with pytest.raises(UserError, match=r"there is no folder|note\.txt is a file, and a folder is to come there"):
+            download(there, "data", tmp_path / to)
+    with pytest.raises(UserError, match=r"a\.txt is a file, and a folder is to come there"):
+        upload([copied_item(tmp_path / "note.txt", "data/a.txt/")], there)
+    assert (tmp_path / "note.txt").read_text() == "note"
+
+
 def test_a_path_that_is_not_there_is_named(there: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no .*/runs/nothing"):
+    Path(there.root, "runs").mkdir()
+    with pytest.raises(UserError, match=r"there is no .*/runs/nothing\. .*/runs is empty"):
         download(there, "runs/nothing", tmp_path / "here")
+    Path(there.root, "runs", "books-ab3d").mkdir()
+    with pytest.raises(UserError, match=r"there is no .*/nothing/export\. .*/runs holds: books-ab3d"):
+        download(there, "runs/nothing/export", tmp_path / "here")
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "out"])

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from stoker.launch.transfer.frames import Message
 from stoker.launch.transfer.names import MANIFEST, WORK, check_name, under
+from stoker.spec.errors import UserError
 
 LARGE = 1 << 20  # bytes from which a file is flushed to the disk before it counts; of small ones there are too many
 ASK = 1.0  # seconds between two looks at a lock
@@ -74,6 +75,8 @@ class Target:
             below = inside and self._base and not offer.get("exact") and not self._began(into)
             self.folder = into / self._base if below else into
             self.work = self.folder / WORK / ALL
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UserError(f"{self.folder} is a file, and a folder is to come there", remedy="Name another path")
         self._journal: dict[str, Entry] = {}
         self._digests: dict[str, hashlib._Hash] = {}
 
