@@ -97,6 +97,16 @@ def test_a_login_command_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.
             connect()
 
 
+def test_a_login_that_has_expired_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["-c", "echo 'The SSO session has expired or is invalid' >&2; exit 255"]
+    user: dict[str, object] = {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": words}
+    }
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "config", server="https://127.0.0.1:1", user=user)))
+    with pytest.raises(LoggedOut, match=r"the login for context lab has expired: .*SSO session.*aws sso login"):
+        connect()
+
+
 @pytest.mark.parametrize(
     ("server", "user", "said"),
     [

@@ -17,7 +17,7 @@ from lab import golang
 from stoker.rundir import RunDir
 from stoker.spec.on import On
 from stoker.spec.run import ScriptSpec
-from stoker.supervise.agent import RankLogs
+from stoker.supervise.agent import RankLogs, root_cause
 from tests.ports import free_port
 from tests.processes import is_alive
 from tests.waiting import PATIENCE_S, until
@@ -137,3 +137,18 @@ def listens(server: "subprocess.Popen[bytes]", url: str) -> bool:
         urllib.request.urlopen(f"{url}/health", timeout=5).close()
         return True
     return False
+
+
+def test_the_cause_is_the_worker_with_an_error_of_its_own_though_a_victim_ended_first() -> None:
+    summary = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-15_04:57:26
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 77)
+"""
+    victim = "[0] RuntimeError: Connection closed by peer\n"
+    assert root_cause(f"{victim}[1] KeyError: 42\n{summary}", 0, 1) == (1, 1)
+    assert root_cause(f"{victim}[1] step 5\n{summary}", 0, 1) == (0, 1)
+    assert root_cause(f"[0] ValueError: no\n[1] KeyError: 42\n{summary}", 0, 1) == (0, 1)
+    assert root_cause("[1] KeyError: 42\n", 4, 1) == (4, 1), "it does not say"

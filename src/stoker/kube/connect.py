@@ -158,6 +158,11 @@ async def _log_in(context: str | None, who: str) -> httpx.Client:
     except (RuntimeError, OSError, ValueError, LookupError, TypeError, AttributeError, httpx.InvalidURL) as e:
         words = " ".join(str(e).split()) or type(e).__name__
         reason = f"an entry lacks {words}" if isinstance(e, KeyError) and " " not in words else words
+        if "expired" in reason.lower():
+            raise LoggedOut(
+                f"the login for {who} has expired: {reason}",
+                remedy="Log in again, such as with: aws sso login, gcloud auth login or az login",
+            ) from e
         raise LoggedOut(
             f"the kubeconfig gives no credentials for {who}: {reason}",
             remedy=f"Try: {kubectl(context)} auth whoami",

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from stoker.spec.code import is_code
-from stoker.spec.section import Code, Fraction, Section
+from stoker.spec.section import Code, Fraction, PositiveCount, Section
 from stoker.spec.units import Count, Number
 
 

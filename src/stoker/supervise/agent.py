@@ -111,7 +111,7 @@ class Agent(Crew):
             self._kill_workers()
             self._pump.close()
             said = self._pump.tail
-            rank, code = _cause(said, self._ranks[0], code)
+            rank, code = root_cause(said, self._ranks[0], code)
             self._death = death(rank, code, said="\n".join(_lines_of(said, rank)) or said)
             self._ended = dict.fromkeys(self._ranks, code)
         return self._ended
@@ -149,7 +149,7 @@ def _rank(line: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-def _cause(said: str, rank: int, code: int) -> tuple[int, int]:
+def root_cause(said: str, rank: int, code: int) -> tuple[int, int]:
     """The rank that failed, and its code; the agent's own, where it does not say.
 
     Its root cause is the worker that ended first, which may be a victim: then another has an error of its own.
