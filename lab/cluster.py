@@ -90,6 +90,13 @@ def down() -> None:
         _clear()
 
 
+def down_unless_kept() -> None:
+    """For a lab that nobody uses. One that is being started by `make lab` is not ready yet, but will be kept."""
+    with contextlib.suppress(BlockingIOError), _locked(wait=False):
+        if not kept():
+            _clear()
+
+
 def running() -> Running | None:
     """The lab that runs; None when there is none, or half of one."""
     if not READY.exists() or set(host.alive()) != {"control", *NODES}:
@@ -187,7 +194,7 @@ def _stop() -> None:
 
 
 @contextlib.contextmanager
-def _locked() -> Iterator[None]:
+def _locked(*, wait: bool = True) -> Iterator[None]:
     with open(LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield

@@ -27,5 +27,4 @@ def leave() -> None:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        if not cluster.kept():
-            cluster.down()
+        cluster.down_unless_kept()

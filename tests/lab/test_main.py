@@ -1,11 +1,14 @@
 """`python -m lab` and the test session, for those who may not and those who do not listen."""
 
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -18,7 +21,8 @@ def somebody() -> None:
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    argv = [sys.executable, "-c", code]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 @pytest.mark.usefixtures("somebody")
@@ -37,6 +41,18 @@ def test_a_session_of_somebody_else_leaves_roots_lab_alone(tmp_path: Path) -> No
     done = python(f"import os; from pathlib import Path; from lab import session; {there}; "
                   f"os.seteuid({NOBODY}); session.leave()")  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("somebody")
+def test_a_session_that_ends_leaves_a_lab_alone_that_make_lab_is_starting(tmp_path: Path) -> None:
+    state, lock = tmp_path / "state", tmp_path / "lock"
+    state.mkdir()
+    there = f"session.STATE = Path('{state}'); session.USERS = Path('{tmp_path}/users'); cluster.LOCK = Path('{lock}')"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as by `make lab`, from before it builds until the lab is ready
+        done = python(f"from pathlib import Path; from lab import cluster, session; {there}; session.leave()")
+    assert done.returncode == 0, done.stderr
+    assert state.exists()
 
 
 @pytest.mark.usefixtures("lab")

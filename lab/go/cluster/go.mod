@@ -22,10 +22,12 @@ require volcano.sh/apis v1.14.0 // indirect
 
 require github.com/kubeflow/training-operator v1.9.3 // indirect
 
+require sigs.k8s.io/controller-runtime v0.22.4 // indirect
+
 require (
+	github.com/open-policy-agent/cert-controller v0.14.0 // indirect
 	github.com/spf13/cobra v1.9.1
 	k8s.io/component-base v0.34.4
-	sigs.k8s.io/controller-runtime v0.22.4 // indirect
 )
 
 require (
@@ -119,7 +121,6 @@ require (
 	github.com/monochromegane/go-gitignore v0.0.0-20200626010858-205db1a8cc00 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/mxk/go-flowrate v0.0.0-20140419014527-cca7078d478f // indirect
-	github.com/open-policy-agent/cert-controller v0.12.0 // indirect
 	github.com/opencontainers/cgroups v0.0.1 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect
 	github.com/opencontainers/image-spec v1.1.1 // indirect
@@ -205,7 +206,7 @@ require (
 	k8s.io/externaljwt v0.0.0 // indirect
 	k8s.io/klog/v2 v2.130.1 // indirect
 	k8s.io/kms v0.34.4 // indirect
-	k8s.io/kube-aggregator v0.31.2 // indirect
+	k8s.io/kube-aggregator v0.33.4 // indirect
 	k8s.io/kube-controller-manager v0.0.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20250710124328-f3f2b991d03b // indirect
 	k8s.io/kube-proxy v0.0.0 // indirect
