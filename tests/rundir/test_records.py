@@ -171,6 +171,8 @@ def test_what_was_seen_elsewhere_has_what_readers_ask_for(run: RunDir) -> None:
     assert run.seen() == {
         "asked": 1.0,
         "view": {"state": "failed", "step": 7, "reason": "", "remedy": "", "more": [1]},
+        "ended": False,
+        "unread": "",
     }
     run.write_seen({"asked": 1.0, "view": {"state": "failed", "step": "7"}})
     assert run.seen() is None
