@@ -38,6 +38,8 @@ def main() -> int:
 def report(kinds: list[str], outcomes: list[runner.Outcome], seed: int) -> None:
     print(f"seed {seed}")
     print(_row("", "tried", *VERDICTS, "other", "slowest", "CPU", "MiB"))
+    for outcome in sorted(outcomes, key=lambda o: -o.cpu)[:3]:
+        print(f"{outcome.case.kind} {outcome.case.number} took {outcome.cpu:.1f} s of CPU: {outcome.case.what!a}")
     for kind in [*kinds, "all"]:
         mine = [o for o in outcomes if kind in (o.case.kind, "all")]
         counted = Counter(o.verdict if o.verdict in VERDICTS else "other" for o in mine)

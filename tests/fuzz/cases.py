@@ -327,7 +327,7 @@ def _spoil_data(draw: random.Random, path: Path, outside: Path) -> str:
         pq.write_table(pa.table(draw.choice(_columns())), path)
         return "columns"
     if name.endswith((".gz", ".zst")):
-        length = draw.choice([10_000, 3_000_000, 60_000_000])
+        length = draw.choice([10_000, 3_000_000, 20_000_000])
         pattern = draw.choice([b"x", b"\0", b"\xff", b"[", b'"', b"word ", b"\n", b'{"text": "'])
         bomb = (pattern * (length // len(pattern) + 1))[:length]
         path.write_bytes(zstandard.compress(bomb) if name.endswith(".zst") else gzip.compress(bomb, 1))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fuzz.hostile import ESCAPE
+from tests.processes import descendants
 
 SECONDS = 10
 MEMORY = 1 << 30
@@ -61,8 +62,8 @@ def adopt_orphans() -> None:
 
 def run(case: Case) -> Outcome:
     before = snapshot(case.folder / "outside")
-    began, base = time.monotonic(), _resident(os.getpid())
-    cpu_before = _cpu_of_children()
+    began, cpu_before = time.monotonic(), _cpu_of_children()
+    base = 0 if case.fresh else _memory(os.getpid())
     reader, writer = pty.openpty() if case.terminal else os.pipe()
     if case.fresh:
         process = case.fresh()
@@ -70,7 +71,7 @@ def run(case: Case) -> Outcome:
         os.close(writer)
     else:
         process, pid = None, _fork(case, reader, writer)
-    output, peak, ended = _watch(pid, reader, base=0 if case.fresh else base, began=began)
+    output, peak, ended = _watch(pid, reader, base=base, began=began)
     seconds, cpu = time.monotonic() - began, _cpu_of_children() - cpu_before
     if process is not None:
         process.returncode = ended.code
@@ -78,7 +79,7 @@ def run(case: Case) -> Outcome:
             output += process.stdout.read()
     left = _left_over()
     text = output.decode(errors="replace")
-    verdict = ended.problem or _verdict(case, ended.code, text)
+    verdict = ended.problem or ("hang" if cpu > SECONDS else _verdict(case, ended.code, text))
     if (case.folder / "work" / MARKER).exists() or (case.folder / "outside" / MARKER).exists():
         verdict = "executed"
     elif verdict == "clean" and left:
@@ -137,7 +138,7 @@ def _watch(pid: int, reader: int, *, base: int, began: float) -> tuple[bytes, in
                 output += os.read(reader, 65536)
             except OSError:  # the terminal's other side is closed
                 time.sleep(0.005)
-        peak = max(peak, _resident(pid) - base)
+        peak = max(peak, _memory(pid) - base, *map(_memory, descendants(pid)))
         done, status = os.waitpid(pid, os.WNOHANG)
         problem = ""
         if not done and peak > MEMORY:
@@ -197,14 +198,12 @@ def snapshot(folder: Path) -> dict[str, str]:
     return found
 
 
-def _resident(pid: int) -> int:
-    """Bytes of memory of a process and what it started."""
+def _memory(pid: int) -> int:
+    """Bytes that a process has in memory."""
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE") + sum(_resident(int(child)) for child in children if pid != os.getpid())
 
 
 def _cpu_of_children() -> float:
