@@ -91,13 +91,15 @@ class Direct:
             self._stream.flush()
 
     def outlive(self) -> None:
-        """From now on, output that cannot be written is dropped: whoever read it is gone, and the work goes on."""
+        """From now on, output that cannot be written, such as to a full disk, is dropped, and the work continues."""
         self._lenient = True
 
     @contextlib.contextmanager
     def _forgiving(self) -> Iterator[None]:
         try:
             yield
+        except BrokenPipeError:  # `stoker train … | head` has read enough: the run is saved and ends
+            raise
         except OSError:
             if not self._lenient:
                 raise
@@ -133,7 +135,7 @@ class Screen(Direct):
 
 
 def outlive_readers() -> None:
-    """A run is started and followed to its end, though nobody reads any more what is printed about it."""
+    """A run is started and followed to its end, though what is printed about it cannot be written."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Direct):
             stream.outlive()
