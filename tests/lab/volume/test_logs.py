@@ -23,7 +23,7 @@ def test_logs_are_read_after_the_pods_are_gone_through_one_reader(there: There) 
     logged(there)
     first = there.stoker("logs", there.name).stdout.decode().splitlines()
     assert first == [f"step {second} of 0" for second in range(30)]
-    [reader] = there.pods("stoker.dev/reader=shared")
+    reader = there.remote().make()
     uid = there.kubectl.json("get", "pod", reader)["metadata"]["uid"]
     all_ranks = there.stoker("logs", there.name, "--all", "--tail", "2").stdout.decode().splitlines()
     assert all_ranks == [f"[{rank}] step {second} of {rank}" for second in (28, 29) for rank in (0, 1)]
@@ -73,8 +73,9 @@ def test_who_stops_following_leaves_no_process_in_the_pod(there: There, lab: Any
     until(lambda: not there.kubectl("exec", pod, "--", "python3", "-c", FOLLOWERS), seconds=20, every_s=0.5)
 
 
-def test_python_reads_what_a_run_in_the_cluster_has_written_down(there: There) -> None:
+def test_python_reads_what_a_run_in_the_cluster_has_written_down(there: There, lab: Any) -> None:
     run = open_run(there.run.path)
+    of_the_run(there, lab, "print('[0] begun')", until="Succeeded")
     logged(there)
     assert list(run.metrics()) == [], "no step has been logged"
     files = {"metrics.jsonl": b'{"step": 1, "loss": 2.5}\n', "events.jsonl": b'{"time": 1.0, "kind": "started"}\n'}
@@ -83,7 +84,9 @@ def test_python_reads_what_a_run_in_the_cluster_has_written_down(there: There) -
     assert (metrics if isinstance(metrics, list) else metrics.to_dict("records")) == [{"step": 1, "loss": 2.5}]
     events = run.events()
     assert events[0]["kind"] == "started"
-    assert any(one["kind"] == "cluster" for one in events)
+    told = [one for one in events if one["kind"] == "cluster"]
+    assert told
+    assert not any("stoker-reader" in str(one) for one in told), "a reader that runs share is no part of their story"
     assert list(run.logs(rank=None, tail=1)) == ["[0] step 29 of 0", "[1] step 29 of 1"]
 
 

@@ -97,8 +97,9 @@ def test_cp_goes_both_ways(there: There, books: Path) -> None:
     assert digests(there.folder / "a") == digests(books / "a")
 
 
-def test_a_whole_run_comes_back_with_the_token_set_that_it_was_trained_on(there: There, tokens: Path) -> None:
-    words = ["model=gpt2-micro", "model.layers=1", "batch.length=16", "until.steps=5", f"data.path={tokens}"]
+def test_a_whole_run_comes_back_with_the_token_set_that_it_was_trained_on(there: There, book: Path) -> None:
+    words = ["model=gpt2-micro", "model.layers=1", "batch.length=16", "until.steps=5", f"data.path={book}"]
+    words += ["data.tokenizer={train: 300}"]
     words += [
         f"name={there.name}b",
         "on.kind=kubernetes",
@@ -117,9 +118,15 @@ def test_a_whole_run_comes_back_with_the_token_set_that_it_was_trained_on(there:
 
 
 def test_runs_share_a_reader_and_it_gets_what_the_image_gets_from_a_volume(there: There) -> None:
-    lent = {"name": "lent", "persistentVolumeClaim": {"claimName": there.ref.volume}}
-    mount = {"name": "lent", "mountPath": "/lent", "subPath": LIBRARY.removeprefix("/stoker/")}
-    pod = {"spec": {"volumes": [lent], "containers": [{"name": "pytorch", "volumeMounts": [mount]}]}}
+    mount = {"name": "lent", "mountPath": "/lent"}
+    fills = {
+        "name": "fills",
+        "image": there.ref.image,
+        "command": ["cp", "-r", f"{LIBRARY}/stoker", "/lent/"],
+        "volumeMounts": [mount, {"name": "stoker", "mountPath": "/stoker"}],
+    }
+    added = {"volumes": [{"name": "lent", "emptyDir": {}}], "initContainers": [fills]}
+    pod = {"spec": added | {"containers": [{"name": "pytorch", "volumeMounts": [mount]}]}}
     spec = there.run.any_spec()
     spec = spec.model_copy(update={"env": {"PYTHONPATH": "/lent"}, "on": spec.on.model_copy(update={"pod": pod})})
     first = Remote(there.ref, spec, cluster=there.cluster).make()
