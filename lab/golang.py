@@ -19,7 +19,12 @@ OPERATOR = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
 KWOK = "sigs.k8s.io/kwok/cmd/kwok"
 GCS = "github.com/fsouza/fake-gcs-server"
 VOLCANO_MANIFESTS = "volcano-development.yaml"
-STAGES = ["kustomize/stage/pod/fast/pod-ready.yaml", "kustomize/stage/pod/fast/pod-delete.yaml"]
+STAGES = [
+    "kustomize/stage/node/fast/node-initialize.yaml",
+    "kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+    "kustomize/stage/pod/fast/pod-ready.yaml",
+    "kustomize/stage/pod/fast/pod-delete.yaml",
+]
 LOCAL = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
 GARBAGE = {"GOGC": "off", "GOMEMLIMIT": "1GiB"}
 """A compiler that frees memory only when it has used this much: a fifth less work, and two run at a time."""
@@ -56,7 +61,7 @@ def trainer() -> Path:
 
 
 def kwok() -> Path:
-    """A folder with kwok, and what its pods do: become ready, be deleted. They do not end by themselves."""
+    """A folder with kwok, and what its nodes and pods do: become ready, be deleted. Pods do not end by themselves."""
     made_from = cache.key(SOURCES / "trainer", *_lean([KWOK]), *STAGES)
     return cache.built("kwok", made_from, _build_kwok, takes="about a minute on two cores")
 

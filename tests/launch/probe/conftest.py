@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from stoker.launch.probe import conduct as conducting
 from stoker.launch.probe.agents import Agent
 from stoker.launch.probe.conduct import conduct
 from stoker.launch.probe.survey import Site, Survey
 from stoker.spec import contract
 from tests.launch.probe.piped import Piped
 from tests.needing import root_with
+from tests.waiting import PATIENCE_S
 
 HOSTS = 4
 NET = "10.99.0"
@@ -125,6 +127,13 @@ class Wires:
 def ip(*words: str) -> None:
     done = subprocess.run(["ip", *words], capture_output=True, text=True)
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent is a Python of its own, and comes up slowly on a machine where other tests run too."""
+    monkeypatch.setattr(conducting, "START", PATIENCE_S)
+    monkeypatch.setattr(conducting, "MINUTE", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
