@@ -147,7 +147,7 @@ def test_a_tokenizer_that_is_none_is_refused(folder: Path, text: str) -> None:
 def test_a_tokenizer_of_a_terabyte_is_refused(folder: Path) -> None:
     with open(folder / "tokenizer.json", "wb") as file:
         file.truncate(1 << 40)  # sparse: takes no room
-    with pytest.raises(UserError, match="too large"):
+    with pytest.raises(UserError, match="is larger than 256 MiB"):
         load_folder(folder)
 
 

@@ -141,7 +141,8 @@ def test_a_run_goes_on_from_its_own_spec_wherever_it_lies(stoker, script: Path, 
     assert run.exit().state == "paused"
     moved = RunDir(run.path.rename(stoker.folder / "moved"))
     script.unlink()
-    shown = stoker("launch", "moved", "on.workers=1").stdout
+    assert "add --trust" in stoker("launch", "moved", "on.workers=1", code=2).stderr, "it was not launched there"
+    shown = stoker("launch", "moved", "on.workers=1", "--trust").stdout
     assert f"stoker stop {moved.path}" in shown
     eventually(lambda: (moved.path / "alive-0").exists())
     assert moved.any_spec().on.workers == 1

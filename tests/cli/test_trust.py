@@ -1,11 +1,13 @@
 """Code that a run names, when the run was only opened: nothing is executed before the user says --trust."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from stoker.rundir.checkpoint import sealed
 from tests.inside import inside
 
 MARKER = Path("executed")
@@ -26,6 +28,11 @@ def hostile(tale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     (tmp_path / f"evil_{tmp_path.name}.py").write_text(EVIL)  # a name of its own: it is imported into this process
     change(tale, model={"family": f"evil_{tmp_path.name}:build"})
+    for manifest in tale.glob("checkpoints/*/manifest.json"):
+        record = json.loads(manifest.read_text())
+        record["state"]["model"]["family"] = f"evil_{tmp_path.name}:build"
+        del record["seal"]
+        manifest.write_text(json.dumps(sealed(record, record["files"])))
     return tale
 
 

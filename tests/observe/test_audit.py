@@ -13,6 +13,7 @@ from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.observe.audit import audit
 from stoker.rundir import DataRef, Exit, PlaceRef, RunDir
+from stoker.rundir.checkpoint import sealed
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import share
 from stoker.spec.model import Model
@@ -83,7 +84,11 @@ class FakeRun:
         manifest = {"step": step, "state": {"progress": {"step": step, "drawn": drawn}}, "files": {}}
         self.dir.checkpoint(step).mkdir(parents=True, exist_ok=True)
         written = manifest if ledger is None else manifest | {"ledger": ledger}
-        (self.dir.checkpoint(step) / "manifest.json").write_text(json.dumps(written))
+        self.write(step, written)
+
+    def write(self, step: int, manifest: dict) -> None:
+        manifest.pop("seal", None)
+        (self.dir.checkpoint(step) / "manifest.json").write_text(json.dumps(sealed(manifest, {})))
 
     def manifest(self, step: int) -> dict:
         return json.loads((self.dir.checkpoint(step) / "manifest.json").read_text())
@@ -344,7 +349,7 @@ def test_a_checkpoint_that_was_trained_on_other_samples_fails(run: FakeRun) -> N
     run.save(20, None)
     manifest = run.manifest(20)
     manifest["state"]["progress"]["drawn"] += SEQUENCES
-    (run.dir.checkpoint(20) / "manifest.json").write_text(json.dumps(manifest))
+    run.write(20, manifest)
     assert audit(run.dir).problems == ["the checkpoint of step 20 was trained on 210 samples, and the ledger has 200"]
 
 
@@ -388,8 +393,9 @@ def test_digests_that_are_none_fail(run: FakeRun, ledger: object) -> None:
     run.attempt(1, start=0, stop=20)
     run.save(20, {})
     manifest = run.manifest(20) | {"ledger": ledger}
-    (run.dir.checkpoint(20) / "manifest.json").write_text(json.dumps(manifest))
-    assert audit(run.dir).problems == ["the digests of the ledger in the checkpoint of step 20 are damaged"]
+    run.write(20, manifest)
+    (problem,) = audit(run.dir).problems
+    assert problem.startswith("the manifest of the newest checkpoint is damaged: step-000000020: is not a manifest: ")
 
 
 def test_a_run_in_a_cluster_is_not_proven_by_its_empty_ledger_here(run: FakeRun) -> None:
@@ -398,7 +404,7 @@ def test_a_run_in_a_cluster_is_not_proven_by_its_empty_ledger_here(run: FakeRun)
     )
     (problem,) = audit(run.dir).problems
     assert problem.startswith("the ledger of run 'run' lives in the cluster; copy it first with: stoker cp ")
-    assert problem.endswith(": ./run")
+    assert problem.endswith(": ./run-copy")
 
 
 @pytest.mark.parametrize(

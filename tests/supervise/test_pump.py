@@ -1,5 +1,6 @@
 """Real processes print into a real pipe, and the log is read back."""
 
+import errno
 import os
 import re
 import subprocess
@@ -146,9 +147,17 @@ def test_children_that_keep_the_pipe_do_not_keep_the_pump(tmp_path: Path) -> Non
     assert "last words" in "".join(lines)
 
 
-def test_a_full_disk_costs_lines_and_neither_worker_nor_supervisor(tmp_path: Path) -> None:
-    log = tmp_path / "rank-0.log"
-    log.symlink_to("/dev/full")
+def test_a_full_disk_costs_lines_and_neither_worker_nor_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, log = os.write, str(tmp_path / "rank-0.log")
+
+    def full(descriptor: int, data: bytes) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == log and not (tmp_path / "go").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
     code = """
     for i in range(50_000): say("m" * 99)
     while not os.path.exists("go"): time.sleep(0.01)
@@ -157,7 +166,6 @@ def test_a_full_disk_costs_lines_and_neither_worker_nor_supervisor(tmp_path: Pat
     worker = Worker(tmp_path, code)
     until(lambda: worker.notes)
     until(lambda: sum(map(len, worker.heard)) == 50_000 * 100)
-    log.unlink()
     (tmp_path / "go").touch()
     gap, *rest = worker.end()
     assert gap == "[stoker: 5000000 bytes could not be written here]"

@@ -27,6 +27,7 @@ class NotRegular(UserError, OSError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is not a regular file", remedy="Remove it, or restore the file that was there")
+        self.strerror = "not a regular file"
 
 
 def open_regular(path: Path, *, root: Path | None = None) -> BinaryIO:

@@ -76,7 +76,12 @@ def _load(path: Path, step: Step, place: torch.device) -> LoadedModel:
         return _from_checkpoint(path, place)
     if (path / forms.CONFIG_FILE).is_file():
         shape = forms.read_shape(path)
-        check_size(shape, hf.weight_bytes(path), said_by=path / forms.CONFIG_FILE, weights=path)
+        try:
+            check_size(shape, hf.weight_bytes(path), said_by=path / forms.CONFIG_FILE, weights=path)
+        except UserError:
+            for _ in hf.tensors(path):  # a file that is no tensors is the better reason
+                pass
+            raise
         model = _empty(shape, place)
         hf.read_weights(path, shape, model)
         return LoadedModel(model=model, shape=shape, tokenizer=_tokenizer(path), origin=f"the folder {path}")

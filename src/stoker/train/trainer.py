@@ -376,7 +376,7 @@ class Trainer:
         return Exit(state="paused", code=code, step=self.state.step, reason=reason)
 
     def _finish(self) -> None:
-        """The run is done and saved: nothing that fails from here on changes that."""
+        """The run is saved: all that can still fail it are weights that give no numbers."""
         if not self.spec.model.masked:
             self._write_sample()
         with suppress(OSError):
@@ -390,6 +390,8 @@ class Trainer:
             pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
             text = "".join(piece.text for piece in pieces)
             self.run.add_event("sample", rank=0, step=self.state.step, text=text)
+        except StokerError:  # its weights are no numbers
+            raise
         except Exception as e:  # the library of tokenizers raises nothing narrower
             self._note(f"no sample of what the model writes: {in_a_line(e)}")
 

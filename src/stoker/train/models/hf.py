@@ -185,9 +185,12 @@ def _broken_tensor(file: Path) -> str | None:
 
 
 def _pickled(file: Path) -> Iterator[tuple[str, Tensor]]:
-    if zipfile.is_zipfile(file):
-        with open(file, "rb") as opened:
-            refuse_compressed(opened)
+    try:
+        if zipfile.is_zipfile(file):
+            with open(file, "rb") as opened:
+                refuse_compressed(opened)
+    except zipfile.BadZipFile as e:
+        raise ValueError("it is damaged") from e
     try:
         with warnings.catch_warnings(action="ignore"):  # of odd pickles: either it can read one or it says so
             held = torch.load(file, map_location="cpu", weights_only=True)
