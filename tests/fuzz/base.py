@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import zstandard
 
 from stoker.api.opening import begin
-from stoker.cli.main import main
+from stoker.cli.main import complain, main
 from stoker.rundir import RunDir
 from stoker.spec.contract import ENV_ATTEMPT
+from stoker.spec.errors import StokerError
 from stoker.spec.load import load
 from stoker.train.__main__ import main as work
 from tests.ports import free_port
@@ -75,7 +76,11 @@ def worker(run: RunDir) -> int:
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, ENV_ATTEMPT: run.next_attempt()}
     alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port("127.0.0.1")}
     os.environ.update({name: str(value) for name, value in alone.items()})
-    return work(run)
+    try:
+        with run.lock():  # as its supervisor does
+            return work(run)
+    except StokerError as e:
+        return complain(e)
 
 
 def _forked(folder: Path, call: Callable[[], int]) -> None:

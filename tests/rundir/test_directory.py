@@ -82,3 +82,14 @@ def test_of_a_run_that_saves_and_prunes_a_checkpoint_is_always_found(tmp_path: P
         while not living.done():
             assert run.saved()
         living.result()
+
+
+@pytest.mark.parametrize("name", ["ledger", "logs", "checkpoints", "tb", "tokenizer", ".members"])
+def test_a_run_with_a_folder_that_is_a_link_is_not_written(tmp_path: Path, name: str) -> None:
+    run, outside = RunDir(tmp_path / "run"), tmp_path / "outside"
+    run.path.mkdir()
+    outside.mkdir()
+    (run.path / name).symlink_to(outside)
+    with pytest.raises(UserError, match="is a link"), run.lock():
+        pass
+    assert not list(outside.iterdir())

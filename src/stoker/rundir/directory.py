@@ -45,6 +45,14 @@ from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 T = TypeVar("T")
 HOLDER_BYTES = 4096
+WRITTEN_FOLDERS = (
+    contract.LEDGER_DIR,
+    contract.LOGS_DIR,
+    contract.CHECKPOINTS_DIR,
+    contract.TENSORBOARD_DIR,
+    contract.TOKENIZER_DIR,
+    contract.MEMBERS_DIR,
+)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system says that has none
 
 
@@ -319,6 +327,7 @@ class RunDir:
     def lock(self) -> Iterator[None]:
         """Hold the run for writing. The kernel lets go of it when the holder dies, however it dies."""
         path = self.path / contract.LOCK_FILE
+        self._refuse_links()
         try:
             file = open(open_writable(path, os.O_RDWR | os.O_APPEND), "a+")  # noqa: SIM115 (closed by the with below)
         except PermissionError as e:
@@ -331,6 +340,15 @@ class RunDir:
             file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}))
             file.flush()
             yield
+
+    def _refuse_links(self) -> None:
+        """A folder of a downloaded run may be a link: what the run writes would land anywhere."""
+        for name in WRITTEN_FOLDERS:
+            if (self.path / name).is_symlink():
+                raise UserError(
+                    f"{self.path / name} is a link, and a run writes only inside its own folder",
+                    remedy="Put the folder itself there; to keep runs on another disk use --runs DIR",
+                )
 
     def holder(self) -> Record | None:
         """Who holds the lock now (pid, host, time), or None."""
