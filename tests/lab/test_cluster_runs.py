@@ -139,7 +139,7 @@ def test_a_fatal_end_is_not_tried_again(job: str, stoker: Stoker) -> None:
     run = launched(stoker, f"on.job={job}", f"on.nodes={nodes}", playing(ENDS + "print('it broke'); sys.exit(3)"))
     now = awaited(stoker, run, lambda now: now["state"] in ("done", "failed"))
     assert now["state"] == "failed"
-    assert "exit code 3: it broke" in now["reason"]
+    assert "exit code 3: it printed no error; its last line: it broke" in now["reason"]
     assert "is not running (failed)" in stoker("stop", run.name)
     assert sum(pod["restarts"] for pod in now["pods"]) == 0
 
@@ -176,7 +176,8 @@ def test_a_run_that_failed_goes_on_when_its_cause_is_mended(stoker: Stoker, tmp_
 def test_an_image_that_cannot_run_leaves_nothing(
     image: str, said: str, stoker: Stoker, lab, namespace, tmp_path: Path
 ) -> None:
-    error = stoker("launch", f"on.image={lab.registry}/{image}", "on.registry=null", code=2)
+    words = ["script=/app/train.py", f"on.image={lab.registry}/{image}", "on.registry=null"]
+    error = stoker("launch", *words, code=2)
     assert said in error
     assert not list((tmp_path / "runs").iterdir())
     assert namespace.kubectl("get", "job,service,secret", "-l", "stoker.dev/run", "--output=name") == ""

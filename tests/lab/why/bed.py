@@ -14,7 +14,7 @@ from lab.places import REGISTRY
 from stoker.api.cluster import with_image
 from stoker.launch.kubernetes import NO_CLUSTER, place_of, plan
 from stoker.launch.pod import merged
-from stoker.rundir import RunDir
+from stoker.rundir import RunDir, consent
 from stoker.spec.load import load
 from tests.lab.why.faults import NAP, RELAUNCHED, Fault, container
 from tests.lab.why.troubles import HELD, RESOURCES, abort, claim, taken, tell, troubles
@@ -76,6 +76,7 @@ class Bed:
         spec = load(None, [*words, f"on.pod={text}"]).spec
         run = RunDir(self.folder / "runs" / name)
         run.create(spec, None)
+        consent.record(run, spec)
         planned = plan(with_image(spec), replace(NO_CLUSTER, namespace=home.name), run.path)
         for one in planned.objects:
             assert wait(lambda one=one: taken(home.kubectl, one), f"{one['kind']} {name}")
