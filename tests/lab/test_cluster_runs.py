@@ -42,7 +42,7 @@ def stoker(lab, namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         if words[0] == "launch":
             given += ["script=train.py", "on.kind=kubernetes", f"on.volume={namespace.volume}"]
             given += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
-            given += [f"on.namespace={namespace.name}", *(word for word in words[1:] if word.startswith("on."))]
+            given += [f"on.namespace={namespace.name}", *(word for word in words[1:] if "=" in word)]
         assert main(given) == code, capsys.readouterr().err
         said = capsys.readouterr()
         return said.err if code else said.out
