@@ -61,7 +61,7 @@ WAITS = ("Unschedulable|FailedScheduling",)
 ENDED = '"phase": "Failed"'
 PULLS = ("ErrImagePull|ImagePullBackOff",)
 LOGIN = {"REGISTRY": "LOCKED", "USER": "me", "PASSWORD": "open"}
-CULPRIT = (  # its peer follows it, and never fails before the culprit is there: it is waited for on the volume
+CULPRIT = (  # its peer waits for it on the volume, and follows when the cluster has had time to see that it failed
     "import os, sys, time\n"
     "mark = '/stoker/culprit-NODES'\n"
     "if sys.argv[1] == '1':\n"
@@ -69,6 +69,7 @@ CULPRIT = (  # its peer follows it, and never fails before the culprit is there:
     "    open(mark, 'w').close()\n"
     "    sys.exit(3)\n"
     "while not os.path.exists(mark): time.sleep(0.1)\n"
+    "time.sleep(5)\n"
     "print('RuntimeError: Connection closed by peer', flush=True)\n"
     "sys.exit(3)"
 )
@@ -233,7 +234,7 @@ FAULTS = [
         id="pod-failed",
         says=("ValueError: no such token", "exit code 3"),
         shows=('"exitCode": 3',),
-        lasts=4.0,
+        lasts=8.0,
         words=("on.nodes=1..2",),
         pod=python(CULPRIT),
         naps=False,
