@@ -32,7 +32,7 @@ from stoker.spec.run import AnySpec
 HIDDEN = "***"
 ENDED = ("done", "failed")
 HURRY_S = 1  # for a pod to end that has nothing to save
-AT_ONCE = 8  # such pods that are told at the same time
+AT_ONCE = 8  # pods that are stopped at the same time
 POLL = 0.2  # seconds between two looks at an object that goes away
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 SHARED = ("Queue",)  # kinds of objects that a run may make and does not own

@@ -29,7 +29,7 @@ SCARCE = 16 * 2**20  # bytes: with fewer nothing can be saved
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Leader:
-    """What is told of the node that leads, as its supervisor has written it."""
+    """Where the leading node is, as its supervisor wrote it."""
 
     node: Count
     address: str

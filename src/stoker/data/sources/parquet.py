@@ -51,7 +51,7 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
                     try:
                         text = _text(value, field)
                     except BadRecord as e:
-                        remedy = "Mend the row, or set data.field to the column of the text"
+                        remedy = "Fix the row, or set data.field to the column of the text"
                         bad.add(
                             f"{path}, row group {group}, row {row}:",
                             e,
