@@ -27,7 +27,7 @@ from stoker.api.run import unique_name
 from stoker.api.staging import stage
 from stoker.launch import manifest
 from stoker.launch.kubernetes import place_of
-from stoker.rundir import RunDir
+from stoker.rundir import RunDir, consent
 from stoker.spec import contract
 from stoker.spec.load import load
 
@@ -93,6 +93,7 @@ def applied(given: list[str], kubectl: Kubectl) -> tuple[float, str]:
     opened = begin(spec, runs=runs)
     submission = planned.backend.plan(with_image(opened.spec), planned.facts, run.path)
     place = place_of(submission, context=planned.backend.cluster.context)
+    consent.record_place(run, place)
     stage(run, place, cluster=planned.backend.cluster)
     run.write_place(place)
     with tempfile.TemporaryDirectory() as folder:

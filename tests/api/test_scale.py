@@ -14,7 +14,7 @@ import yaml
 from stoker.api.run import Run, open_run
 from stoker.kube import Refused
 from stoker.launch.kubernetes import NO_CLUSTER, place_of, plan
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import PlaceRef, RunDir, consent
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 
@@ -123,7 +123,9 @@ def launched(server: Server, tmp_path: Path) -> Callable[..., Run]:
         submission = plan(spec, NO_CLUSTER, run.path)
         made = submission.objects[-1]
         server.objects[f"/apis/{made['apiVersion']}/namespaces/team/{PLURALS[job]}/{run.name}"] = made
-        run.write_place(PlaceRef(**(as_values(place_of(submission, context="lab")) | {"image": IMAGE})))
+        place = PlaceRef(**(as_values(place_of(submission, context="lab")) | {"image": IMAGE}))
+        run.write_place(place)
+        consent.record_place(run, place)
         return open_run(run.path)
 
     return call

@@ -60,6 +60,12 @@ def test_no_runs_say_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_runs_that_are_a_file_are_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["ps", "--runs", str(tmp_path / "file")]) == 2
+    assert "is not a folder. Name the folder that holds the runs" in capsys.readouterr().err
+
+
 def test_a_terminal_shows_states_in_colour_unless_it_is_told_not_to(run: RunDir, terminal) -> None:
     run.write_exit(Exit(state="failed", code=3, step=4, reason="loss is NaN"))
     runs = str(run.path.parent)

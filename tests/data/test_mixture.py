@@ -70,6 +70,14 @@ def test_a_store_can_be_moved(texts: Path, tmp_path: Path) -> None:
     assert moved.train.tokens == first.train.tokens
 
 
+@pytest.mark.parametrize("text", ["[]", '{"key": "x"}', "[" * 10_000, '{"version": 1, "key": "x", "sources": [{}]}'])
+def test_a_damaged_mixture_is_named(texts: Path, tmp_path: Path, text: str) -> None:
+    folder = set_of(mix(texts), tmp_path / "store").path
+    (folder / "mix.json").write_text(text)
+    with pytest.raises(UserError, match=r"mix\.json is missing or damaged"):
+        open_set(folder)
+
+
 def test_a_part_may_be_prepared_already_and_then_says_the_tokenizer(texts: Path, tmp_path: Path) -> None:
     one = Data(path=str(texts / "a.txt"), tokenizer=TrainTokenizer(train=300))
     made = prepare(one, tmp_path / "made")

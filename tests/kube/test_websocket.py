@@ -88,7 +88,7 @@ def test_who_reads_is_woken_when_it_is_closed(serve: Serve) -> None:
         reader.start()
         time.sleep(0.2)
         ws.close()
-        reader.join(timeout=10)
+        reader.join(timeout=60)
     assert woken.is_set()
 
 
@@ -106,7 +106,7 @@ def test_who_writes_to_nobody_is_woken_when_it_is_closed(serve: Serve) -> None:
         threading.Thread(target=write, daemon=True).start()
         time.sleep(0.5)
         ws.close()
-        assert woken.wait(timeout=10)
+        assert woken.wait(timeout=60)
 
 
 def test_one_that_has_nothing_to_say_is_not_waited_for_longer_than_asked(serve: Serve) -> None:

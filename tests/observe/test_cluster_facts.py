@@ -24,7 +24,7 @@ from stoker.observe.facts import (
 )
 from stoker.observe.pod_facts import newest, pod_fact
 from stoker.observe.rules import findings
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import PlaceRef, RunDir, consent
 from stoker.spec.load import load
 
 HUB = (
@@ -77,7 +77,9 @@ def there(folder: Path, job: str) -> RunDir:
     words = ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v", "on.nodes=1000", "on.workers=1"]
     run.create(load(None, words).spec, None)
     place = {"context": "lab", "namespace": "default", "job": job, "run": run.name, "volume": "v", "image": "x"}
-    run.write_place(PlaceRef(kind="kubernetes", **place))  # type: ignore[arg-type]
+    ref = PlaceRef(kind="kubernetes", **place)  # type: ignore[arg-type]
+    run.write_place(ref)
+    consent.record_place(run, ref)
     return run
 
 

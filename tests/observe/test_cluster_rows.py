@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.cli.main import main
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import PlaceRef, RunDir, consent
 from stoker.spec.load import load
 from tests.observe.small_cluster import Holdings, served
 
@@ -38,7 +39,9 @@ def run(there: Holdings, tmp_path: Path) -> RunDir:  # noqa: ARG001
     run = RunDir(tmp_path / "runs" / NAME)
     run.create(load(None, ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v"]).spec, None)
     place = {"context": "lab", "namespace": "default", "job": "job", "run": NAME, "volume": "v", "image": "x"}
-    run.write_place(PlaceRef(kind="kubernetes", **place))  # type: ignore[arg-type]
+    ref = PlaceRef(kind="kubernetes", **place)  # type: ignore[arg-type]
+    run.write_place(ref)
+    consent.record_place(run, ref)
     return run
 
 
@@ -81,3 +84,25 @@ def test_what_was_read_after_it_ended_counts(run: RunDir, rows: Rows, seen: dict
     run.write_seen({"asked": 0.0} | seen)
     [row] = rows()
     assert (row["state"], row["step"], row["unread"]) == ("done", 10, "")
+
+
+VERBS = [["status"], ["logs"], ["why"], ["events"], ["cp", f"{NAME}:x", "."], ["shell", "--", "ls"], ["scale", "2"]]
+
+
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: str(words[0]))
+def test_no_pod_is_made_of_the_image_of_a_run_that_was_only_opened(
+    there: Holdings, run: RunDir, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = run.place_ref()
+    assert place is not None
+    run.write_place(replace(place, image="evil/image"))
+    verb, *others = words
+    argv = [verb, *(others if verb == "cp" else [NAME, *others])]
+    main(argv)
+    said = capsys.readouterr()
+    assert not any("persistentvolumeclaims" in path for path in there.asked), "that is how it begins"
+    assert "place.image=evil/image" in said.out + said.err
+    assert "--trust" in said.out + said.err
+    if verb != "scale":  # its job is over
+        main([verb, "--trust", *argv[1:]])
+        assert any("persistentvolumeclaims" in path for path in there.asked)

@@ -9,7 +9,7 @@ import pytest
 from stoker.cli.main import main
 from stoker.observe.diagnose import diagnose
 from stoker.observe.rules import Finding
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import PlaceRef, RunDir, consent
 from stoker.spec.load import load
 from tests.observe.small_cluster import Holdings, served
 
@@ -40,7 +40,9 @@ def launched(tmp_path: Path) -> Callable[..., RunDir]:
         plain = ["script=x.py", "on.kind=kubernetes", f"on.job={job}", "on.image=x", "on.volume=v"]
         run.create(load(None, [*plain, *words]).spec, None)
         place = {"context": "lab", "namespace": "default", "job": job, "run": NAME, "volume": "v", "image": "x"}
-        run.write_place(PlaceRef(kind="kubernetes", **place))  # type: ignore[arg-type]
+        ref = PlaceRef(kind="kubernetes", **place)  # type: ignore[arg-type]
+        run.write_place(ref)
+        consent.record_place(run, ref)
         return run
 
     return launch

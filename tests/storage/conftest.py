@@ -94,7 +94,7 @@ def s3(moto: int, s3_wire: Wire) -> str:  # noqa: ARG001 (it is reached by that)
 def gs(fake_gcs: int, gs_wire: Wire) -> str:  # noqa: ARG001 (it is reached by that)
     """An empty bucket."""
     name = f"stoker-{uuid.uuid4().hex[:12]}"
-    requests.post(f"http://{HOST}:{fake_gcs}/storage/v1/b", json={"name": name}, timeout=10).raise_for_status()
+    requests.post(f"http://{HOST}:{fake_gcs}/storage/v1/b", json={"name": name}, timeout=60).raise_for_status()
     return f"gs://{name}/some/runs"
 
 

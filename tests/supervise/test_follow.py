@@ -87,7 +87,7 @@ def test_no_worker_outlives_the_leader_when_the_storage_hangs(
     time.sleep(1)  # the other has ended, and what it printed cannot be written
     assert is_alive(worker)
     members.close(None)
-    until(lambda: not is_alive(worker), seconds=10)
+    until(lambda: not is_alive(worker), seconds=60)
     assert following.is_alive(), "the storage hangs still"
     healed.set()
     following.join(timeout=30)

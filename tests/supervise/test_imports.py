@@ -34,6 +34,8 @@ def test_a_missing_module_is_named_with_the_script_and_a_remedy(tmp_path: Path, 
     assert fault is not None
     assert fault.problem.startswith(f"script {script} needs the module nothere")
     assert "pip install nothere;" in fault.remedy
+    marked = "".join(f"[rank3]: {line}" for line in said(script, text).splitlines(keepends=True))
+    assert str(import_fault(str(script), marked)) == str(fault), "torch marks what a rank says so"
 
 
 def test_a_name_that_a_module_lacks_is_told(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from stoker.launch.kubernetes import plan as plan_objects
 from stoker.launch.needs import needs
 from stoker.launch.transfer.meter import Progress as Carried
 from stoker.observe.cluster import view
-from stoker.rundir import Exit, PlaceRef, RunDir
+from stoker.rundir import Exit, PlaceRef, RunDir, consent
 from stoker.spec import contract
 from stoker.spec.code import is_code
 from stoker.spec.run import AnySpec, ScriptSpec
+from stoker.spec.trust import trusting
 
 POLL = 2.0  # seconds between two looks at a job: each is a request
 ENDED: dict[str, tuple[Literal["done", "paused", "failed"], int]] = {
@@ -113,7 +114,9 @@ def bring(
     assert planned.backend is not None
     submission = planned.backend.plan(spec, planned.facts, opened.run.path)
     place = place_of(submission, context=planned.backend.cluster.context)
-    stage(opened.run, place, progress, cluster=planned.backend.cluster)
+    consent.record_place(opened.run, place)
+    with trusting(True):  # who launches it has been asked
+        stage(opened.run, place, progress, cluster=planned.backend.cluster)
     committed()
     opened.run.forget_ending()
     opened.run.write_place(place)  # before anything is made: whatever happens now, it is known where to look
@@ -157,7 +160,8 @@ def anew(spec: AnySpec, run: RunDir) -> Callable[[], None]:
     backend.check(made, facts, submission, running=True)
 
     def send() -> None:
-        stage(run, place, cluster=backend.cluster, begun=True)
+        with trusting(True):  # who scales it has been asked
+            stage(run, place, cluster=backend.cluster, begun=True)
         run.forget_ending()
         backend.submit(submission)
 

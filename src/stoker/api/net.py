@@ -20,7 +20,7 @@ from stoker.launch.probe.pods import evenly, headless, made, sites
 from stoker.launch.probe.survey import Place, Survey
 from stoker.launch.reader import runs
 from stoker.launch.standing import standing
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import PlaceRef, RunDir, consent
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes, cluster_name
@@ -47,6 +47,7 @@ def between_nodes_of(run: RunDir, *, nodes: int | None, gpus: bool) -> Survey:
     if not nodes and not live:
         _check_not_over(cluster, run, place)
     if nodes or not live:
+        consent.require_pods(run, place)
         wanted = nodes or spec.on.nodes.most
         survey = _with_pods(cluster, spec, name=place.run, image=place.image, nodes=wanted, gpus=gpus)
         return replace(survey, place=about)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from stoker.data.mixture import MIX_FILE
+from stoker.data.mix_file import MIX_FILE, read_mix
 from stoker.data.shards import INDEX_FILE
 from stoker.data.stream.journal import HEADER_FILE
 from stoker.kube import Cluster
@@ -34,7 +34,7 @@ def stage(
 
     `begun`: the run has begun there, and only its spec may have changed since.
     """
-    remote = Remote(ref, run.any_spec(), cluster=cluster, moving=True)
+    remote = Remote(run, ref, cluster=cluster, moving=True)
     try:
         return upload([staged_spec(run)] if begun else staged(run), remote, progress)
     finally:
@@ -84,11 +84,11 @@ def _tokens(folder: Path, key: str) -> list[Item]:
     }
     others: list[Item] = []
     if (folder / MIX_FILE).is_file():
-        record = json.loads((folder / MIX_FILE).read_text())
-        for source in record["sources"]:
-            others += _tokens(folder / source["folder"], source["key"])
-            source["folder"] = f"../{source['key'][: contract.KEY_LENGTH]}"
-        files[MIX_FILE] = _json(record)
+        mix = read_mix(folder)
+        for source in mix.sources:
+            others += _tokens(folder / source.folder, source.key)
+        there = [replace(source, folder=f"../{source.key[: contract.KEY_LENGTH]}") for source in mix.sources]
+        files[MIX_FILE] = _json(asdict(replace(mix, sources=there)))
     return [*others, Item(files=files, into=_below(contract.VOLUME_DATA, key), key=key)]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from stoker.cli import output
 from stoker.cli.carrying import transferring
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.launch.transfer import client
 from stoker.launch.transfer.meter import Progress
 from stoker.launch.transfer.send import copied_item
@@ -40,6 +40,7 @@ def cp_arguments(parser: argparse.ArgumentParser) -> None:
         "words", nargs="+", metavar="FROM… TO", help="files and folders here, RUN:path, or s3://… gs://…"
     )
     runs_argument(parser)
+    trust_argument(parser)
     parser.add_argument("--no-tokens", action="store_true", help="copy a run without the token set of its training")
     parser.add_argument("--extract", action="store_true", help="unpack the archive there (tar, tar.gz, zip)")
     parser.add_argument("--anonymous", action="store_true", help="read the bucket without credentials")
@@ -144,7 +145,7 @@ def _remote(args: argparse.Namespace, name: str, *, moving: bool = False) -> Any
     if ref is None:
         raise UserError(f"run '{run.name}' lives here, in {run.path}", remedy="Copy with: cp")
     module: Any = importlib.import_module("stoker.launch.remote")  # its HTTP client is heavy
-    return module.Remote(ref, run.any_spec(), moving=moving)
+    return module.Remote(run, ref, moving=moving)
 
 
 def _below(remote: Any, path: str) -> str:

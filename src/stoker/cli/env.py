@@ -28,7 +28,7 @@ def env(args: argparse.Namespace) -> int:
     run = find(args.run, args.runs)
     if ref := run.place_ref():
         module: Any = importlib.import_module("stoker.launch.remote")  # its HTTP client is heavy
-        found = _in_a_cluster(module.Remote(ref, run.any_spec()), args.rank)
+        found = _in_a_cluster(module.Remote(run, ref), args.rank)
     else:
         found = surroundings(run, args.rank)
     print(json.dumps(asdict(found)) if args.json else _words(found))

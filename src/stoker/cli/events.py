@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from stoker.cli import output
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.observe.runs import find
 from stoker.observe.tail import Tail
 from stoker.rundir import Record
@@ -27,6 +27,7 @@ HEAD = ("time", "kind", "rank", "host")  # what every event has
 def events_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     runs_argument(parser)
+    trust_argument(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on showing what happens, until the run ends")
     parser.add_argument("--json", action="store_true", help="print each as a line of JSON")
 
@@ -127,7 +128,7 @@ def _of_a_step(record: Record) -> str | None:
     if kind == "checkpoint":
         return f"saved step {step} in {record['seconds']:.1f} s"
     if kind == "checkpoint failed":
-        return f"the checkpoint of step {step} could not be saved ({record['reason']}); training goes on"
+        return f"the checkpoint of step {step} could not be saved: {record['reason']}"
     if kind == "fallback":
         return f"the checkpoint of step {step} is damaged ({record['reason']}); the one before it is used"
     if kind == "skipped":

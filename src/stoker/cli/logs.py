@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from datetime import time as clock
 from typing import Any
 
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.cli.screen import show
 from stoker.observe.logs import LogView, ranks
 from stoker.observe.runs import find
@@ -28,6 +28,7 @@ POLL = 0.2  # seconds between two looks at the run
 def logs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     runs_argument(parser)
+    trust_argument(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--rank", type=int, default=0, metavar="N", help="the worker whose log to show (0)")
     which.add_argument("--all", action="store_true", help="all workers in the order of time, each line with its rank")
@@ -74,7 +75,7 @@ def _from_a_cluster(args: argparse.Namespace, run: RunDir, ref: PlaceRef, since:
     module: Any = importlib.import_module("stoker.observe.cluster_logs")  # its HTTP client is heavy
     rank = None if args.all else args.rank
     lines = module.cluster_logs(
-        module.Remote(ref, run.any_spec()), rank=rank, follow=args.follow, tail=args.tail, since=since, now=time.time()
+        module.Remote(run, ref), rank=rank, follow=args.follow, tail=args.tail, since=since, now=time.time()
     )
     number = 0
     for one in lines:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cli import output
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.cli.train import file_and_words
 from stoker.launch.probe.survey import Host, Survey
 from stoker.observe.fabric import transport
@@ -31,6 +31,7 @@ def net_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run in a cluster; or a run file, or on.… alone, for what a run would find there",
     )
     runs_argument(parser)
+    trust_argument(parser)
     parser.add_argument(
         "--nodes", type=int, metavar="N", help="make a pod on each of N nodes and look from there (those of the run)"
     )

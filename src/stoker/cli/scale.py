@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from stoker.cli.interrupts import Interrupts
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.launch.scaling import Send
 from stoker.launch.scaling import scale as scale_run
 from stoker.observe.runs import find
@@ -26,6 +26,7 @@ def scale_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     parser.add_argument("nodes", metavar="NODES", help="how many nodes: 3, or from one number to another: 1..4")
     runs_argument(parser)
+    trust_argument(parser)
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.observe.runs import find
 from stoker.spec.errors import UserError
 
@@ -23,6 +23,7 @@ def shell_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="run this and no shell; its exit code is ours")
     runs_argument(parser)
+    trust_argument(parser)
 
 
 def shell(args: argparse.Namespace) -> int:
@@ -33,7 +34,7 @@ def shell(args: argparse.Namespace) -> int:
     if not args.command and not sys.stdin.isatty():
         raise UserError("a shell needs a terminal", remedy=f"Give a command: stoker shell {args.run} -- ls -l")
     module: Any = importlib.import_module("stoker.launch.remote")  # its HTTP client is heavy
-    remote = module.Remote(ref, run.any_spec())
+    remote = module.Remote(run, ref)
     argv = ["sh", "-c", IN_RUN, remote.folder, *(args.command or LOGIN)]
     with remote.shell() as pod:
         return _interactive(remote, pod, argv) if not args.command else _command(remote, pod, argv)

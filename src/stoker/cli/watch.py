@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stoker.cli import output
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.launch.local import Local
 from stoker.observe.diagnose import TROUBLED, Diagnosis, as_record, diagnose
 from stoker.observe.rules import Finding
@@ -95,6 +95,7 @@ def _cells(one: RunRow) -> tuple[str, ...]:
 def status_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run's name or folder; all runs when left out")
     runs_argument(parser)
+    trust_argument(parser)
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 

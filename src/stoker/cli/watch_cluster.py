@@ -69,7 +69,7 @@ def events(run: RunDir, *, follow: bool, show: Callable[[Record], None]) -> int:
             news += own_events(run, backend.cluster, state)
         except StokerError as e:
             if not warned:
-                show({"time": time.time(), "kind": "note", "text": f"its own events cannot be read: {e.problem}"})
+                show({"time": time.time(), "kind": "note", "text": f"its own events cannot be read: {e}"})
                 warned = True
         for record in sorted(news, key=lambda one: float(one["time"])):
             key = hash(json.dumps(record, sort_keys=True))

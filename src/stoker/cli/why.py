@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 
 from stoker.cli import output
-from stoker.cli.places import runs_argument
+from stoker.cli.places import runs_argument, trust_argument
 from stoker.launch.command_word import command_word
 from stoker.observe.diagnose import Diagnosis, as_record, diagnose, gather
 from stoker.observe.rules import Finding
@@ -23,6 +23,7 @@ FINE = {
 def why_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     runs_argument(parser)
+    trust_argument(parser)
     parser.add_argument("--all", action="store_true", help="all that fits, the deepest cause first")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print it as JSON")

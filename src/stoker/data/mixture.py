@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stoker.data import own
 from stoker.data.claims import lock, writing
 from stoker.data.intact import SetFile
+from stoker.data.mix_file import MIX_FILE, read_mix
 from stoker.data.order import Mixed, Order, shares
 from stoker.data.pairs import of_tokens, open_plain
 from stoker.data.prepare import (
@@ -38,8 +39,6 @@ from stoker.data.units import plan
 from stoker.rundir import write_json
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-
-MIX_FILE = "mix.json"
 
 
 class Source(NamedTuple):
@@ -99,16 +98,16 @@ class Mixture(TokenSet):
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        record: dict[str, Any] = json.loads((path / MIX_FILE).read_text())
+        mix = read_mix(path)
         sources = []
-        for source in record["sources"]:
-            tokens = TokenSet.open(path / source["folder"])
-            if tokens.key != source["key"]:
+        for source in mix.sources:
+            tokens = TokenSet.open(path / source.folder)
+            if tokens.key != source.key:
                 raise UserError(
                     f"{tokens.path} holds other data than the mixture was made of", remedy="Restore it, or use --new"
                 )
-            sources.append(Source(source["name"], source["weight"], tokens))
-        return cls(path, record["key"], sources)
+            sources.append(Source(source.name, source.weight, tokens))
+        return cls(path, mix.key, sources)
 
     def source_of(self, sample: int, length: int) -> tuple[Source, int]:
         """The source that a sample is of, and its number there."""

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.data.mixture import MIX_FILE, Mixture, mixed
+from stoker.data.mix_file import MIX_FILE
+from stoker.data.mixture import Mixture, mixed
 from stoker.data.pairs import AnySet, Pairs, open_plain
 from stoker.data.prepare import Progress, ignore, prepared
 from stoker.data.shards import INDEX_FILE

@@ -12,11 +12,11 @@ from stoker.launch.execution import Execution, last_line
 from stoker.launch.jobs import job_kind
 from stoker.launch.needs import needs
 from stoker.launch.transfer.frames import Cut
-from stoker.rundir import PlaceRef
+from stoker.rundir import PlaceRef, RunDir, consent
 from stoker.rundir.records import typed
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
-from stoker.spec.run import AnySpec
+from stoker.spec.trust import is_trusted, trusting
 
 PYTHON = ("python3", "-P")
 T = TypeVar("T")
@@ -33,10 +33,11 @@ class Remote:
 
     root = contract.MOUNT
 
-    def __init__(self, ref: PlaceRef, spec: AnySpec, *, cluster: Cluster | None = None, moving: bool = False) -> None:
+    def __init__(self, run: RunDir, ref: PlaceRef, *, cluster: Cluster | None = None, moving: bool = False) -> None:
         self.ref = ref
         self.cluster = cluster or connect(ref.context, ref.namespace)
-        self._spec = spec
+        self._run, self._spec = run, run.any_spec()
+        self._trusted = is_trusted()  # asked for in threads, too
         self._kind = reader.MOVER if moving else reader.READER
 
     @property
@@ -129,6 +130,7 @@ class Remote:
             raise Unseen(e.problem, remedy=e.remedy) from e
 
     def make(self) -> str:
+        self._require()
         return reader.ensure(self.cluster, self._helper())
 
     def remove(self) -> None:
@@ -138,6 +140,7 @@ class Remote:
     @contextmanager
     def shell(self) -> Iterator[str]:
         """A pod of its own, gone afterwards."""
+        self._require()
         name = f"{self.ref.run}-{reader.SHELL}-{secrets.token_hex(2)}"
         try:
             try:
@@ -147,6 +150,11 @@ class Remote:
             yield pod
         finally:
             self.cluster.delete("Pod", name, grace=0)
+
+    def _require(self) -> None:
+        """A pod is made only of an image that the user has trusted for this run."""
+        with trusting(self._trusted):
+            consent.require_pods(self._run, self.ref)
 
     def _helper(self) -> Object:
         pod = self._pod(f"{self.ref.run}-{self._kind}", self._kind)

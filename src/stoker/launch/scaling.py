@@ -17,7 +17,7 @@ from stoker.launch.jobs import job_kind
 from stoker.launch.kubernetes import ENDED, PATIENCE, Kubernetes, has_not_ended, reach
 from stoker.launch.needs import needs
 from stoker.launch.remote import Remote
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import PlaceRef, RunDir, consent
 from stoker.spec.change import with_nodes
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
 from stoker.spec.on import Nodes
@@ -66,6 +66,7 @@ def scale(
             remedy=f"Give it other workers: stoker stop {word}, then stoker launch {word} on.workers=2",
         )
     backend, place = reach(run)
+    consent.require_pods(run, place)
     spec = run.any_spec()
     wanted, same = with_nodes(spec, nodes), spec.on.nodes == nodes
     job = _running_job(backend, run, place, nodes)
@@ -84,7 +85,7 @@ def scale(
         _go_on(run, backend, place, wanted, send)
         return replace(done, how="resubmitted")
     committed()
-    was = _change(backend, place, spec, nodes, None if held else patch)
+    was = _change(run, backend, place, nodes, None if held else patch)
     if same:
         return replace(done, was=was, how="unchanged" if held and was == nodes else "live")
     _write_down(run, wanted)
@@ -164,14 +165,14 @@ def _takes(backend: Kubernetes, place: PlaceRef, patch: Object) -> bool:
     return True
 
 
-def _change(backend: Kubernetes, place: PlaceRef, spec: AnySpec, nodes: Nodes, patch: Object | None) -> str:
+def _change(run: RunDir, backend: Kubernetes, place: PlaceRef, nodes: Nodes, patch: Object | None) -> str:
     """How many nodes its supervisors looked for before."""
 
     def give() -> None:
         if patch is not None:
             backend.cluster.patch(job_kind(place.job).KIND, place.run, patch)
 
-    return in_turn(nodes, tell=partial(_tell, Remote(place, spec, cluster=backend.cluster)), give=give)
+    return in_turn(nodes, tell=partial(_tell, Remote(run, place, cluster=backend.cluster)), give=give)
 
 
 def _tell(remote: Remote, *nodes: Nodes) -> str:
@@ -195,7 +196,7 @@ def _end(run: RunDir, backend: Kubernetes, place: PlaceRef, nodes: Nodes) -> Non
 def _go_on(run: RunDir, backend: Kubernetes, place: PlaceRef, wanted: AnySpec, send: Send) -> None:
     nodes = wanted.on.nodes
     try:
-        state = _own_end(backend, place, wanted)
+        state = _own_end(run, backend, place)
         if state not in ENDED:
             _write_down(run, wanted)
             send()
@@ -208,12 +209,12 @@ def _go_on(run: RunDir, backend: Kubernetes, place: PlaceRef, wanted: AnySpec, s
     raise _does_not_run(run, state, nodes)
 
 
-def _own_end(backend: Kubernetes, place: PlaceRef, spec: AnySpec) -> str:
+def _own_end(run: RunDir, backend: Kubernetes, place: PlaceRef) -> str:
     """How it ended: it may have been done, or have failed, before it was told to save. That is not begun again."""
     job = backend.state(place)
     if job and job.state in ENDED:
         return job.state
-    remote = Remote(place, spec, cluster=backend.cluster, moving=True)  # in the pod that the spec is sent through next
+    remote = Remote(run, place, cluster=backend.cluster, moving=True)  # in the pod that the spec is sent through next
     told: dict[str, Any] = remote.understood(dict, "".join(remote.ask("status", "--json")))
     state = str(told.get("state"))
     if state in ENDED:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from stoker.data.ledger import AttemptLedger, LedgerStep, read
 from stoker.data.located import HEADS, missing, token_folder
+from stoker.data.mix_file import read_mix
 from stoker.observe import agreement
 from stoker.observe.shares import Shares, Source
-from stoker.observe.token_index import TokenIndex, read_index, read_mix
+from stoker.observe.token_index import TokenIndex, read_index
 from stoker.rundir import RunDir
 from stoker.rundir.elsewhere import cp_command
 from stoker.rundir.records import in_words

@@ -191,7 +191,7 @@ def _records(
         told = typed(RunView, "".join(_ask(run, place, cluster, "status", "--json", patient=patient)))
         records = replace(told, reason=_here(told.reason, run, place), remedy=_here(told.remedy, run, place))
     except (StokerError, ValueError) as e:
-        why = e.problem if isinstance(e, StokerError) else f"another version of Stoker wrote them ({e})"
+        why = str(e) if isinstance(e, StokerError) else f"another version of Stoker wrote them ({e})"
         return known or _nothing(run), why
     ended = state is None or state.state in ENDED  # then there will be no other
     run.write_seen({"asked": time.time(), "view": asdict(records), "ended": ended})
@@ -200,7 +200,7 @@ def _records(
 
 def _ask(run: RunDir, place: PlaceRef, cluster: Cluster, verb: str, *words: str, patient: bool) -> list[str]:
     """What the same verb prints in a pod that has the volume: a live one, or when `patient` one made for it."""
-    there = Remote(place, run.any_spec(), cluster=cluster)
+    there = Remote(run, place, cluster=cluster)
     live = there.live()
     if not live and patient:
         return list(there.ask(verb, *words))

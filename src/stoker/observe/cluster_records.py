@@ -43,4 +43,4 @@ def logs(run: RunDir, *, rank: int | None, tail: int | None) -> Iterator[str]:
 
 def _remote(run: RunDir) -> Remote:
     backend, place = reach(run)
-    return Remote(place, run.any_spec(), cluster=backend.cluster)
+    return Remote(run, place, cluster=backend.cluster)

@@ -59,7 +59,7 @@ class ClusterTop:
 
     def __init__(self, run: RunDir, place: PlaceRef, *, seconds: float | None = None) -> None:
         self._run = run
-        self._remote = Remote(place, run.any_spec(), cluster=connect(place.context, place.namespace))
+        self._remote = Remote(run, place, cluster=connect(place.context, place.namespace))
         self._words = ["--json"] + (["--watch", f"{seconds:g}"] if seconds is not None else [])
         self._asked: dict[str, _Asked] = {}
 

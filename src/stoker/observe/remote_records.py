@@ -27,7 +27,7 @@ class Asked:
 
     def __init__(self, run: RunDir, place: PlaceRef, cluster: Cluster, *, ended: bool) -> None:
         self._run, self._place, self._ended = run, place, ended
-        self._there = Remote(place, run.any_spec(), cluster=cluster)
+        self._there = Remote(run, place, cluster=cluster)
         self._record: RecordFact | None = None
         self._unread = "it takes too long"
         self._thread = threading.Thread(target=self._ask, daemon=True)  # nobody waits for it at the end
@@ -44,7 +44,7 @@ class Asked:
             words: Record = {key: self._here(value) for key, value in asdict(record).items()}
             self._record = RecordFact(**words)
         except StokerError as e:
-            self._unread = e.problem
+            self._unread = str(e)
         except ValueError as e:
             self._unread = f"another version of Stoker wrote them ({e})"
 

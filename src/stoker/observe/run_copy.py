@@ -1,11 +1,11 @@
 """A run directory from the volume of a cluster to a folder here, with the token set that it was trained on."""
 
-import json
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from stoker.data.located import KEY, beside, key_in, token_folder
+from stoker.data.mix_file import MIX_FILE, read_mix
 from stoker.launch.transfer.client import Place, download
 from stoker.launch.transfer.meter import Progress
 from stoker.launch.transfer.target import unfinished
@@ -14,7 +14,6 @@ from stoker.spec import contract
 from stoker.spec.errors import UserError
 
 Look = Callable[[Progress], None]
-MIX_FILE = "mix.json"
 
 
 def run_named(path: str) -> str | None:
@@ -91,8 +90,4 @@ def _fetch(volume: Place, copy: RunDir, key: str, look: Look) -> Iterator[tuple[
 
 def _sources(folder: Path) -> list[str]:
     """The keys of the sets that a mixture draws from; they lie beside it."""
-    file = folder / MIX_FILE
-    try:
-        return [str(source["key"]) for source in json.loads(file.read_text())["sources"]] if file.is_file() else []
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise UserError(f"{file} is damaged", remedy="Restore it on the volume") from e
+    return [source.key for source in read_mix(folder).sources] if (folder / MIX_FILE).is_file() else []

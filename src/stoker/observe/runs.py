@@ -182,6 +182,8 @@ def seconds_left(started: Record, recent: Iterable[Record], step: int) -> float 
 
 def all_runs(folder: Path) -> list[RunDir]:
     """Oldest first."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is not a folder", remedy="Name the folder that holds the runs: --runs FOLDER")
     return sorted(runs_in(folder), key=_began)
 
 

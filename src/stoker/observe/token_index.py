@@ -36,20 +36,6 @@ class TokenIndex:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MixSource:
-    name: str
-    weight: Annotated[float, Field(gt=0)]
-    folder: str
-    key: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mix:
-    key: str
-    sources: Annotated[list[MixSource], Field(min_length=1)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Shuffled:
     window: Count
 
@@ -74,12 +60,6 @@ def read_index(folder: Path) -> TokenIndex:
     made = [typed_value(TokenShard, one["train"]) for one in read_records(folder / "journal.jsonl", _has_shard)]
     shards = [shard for shard in made if shard.tokens]
     return TokenIndex(key=header.key, dtype=header.dtype, window=header.data.window, train=shards)
-
-
-def read_mix(folder: Path) -> Mix:
-    mix = _read(Mix, folder / "mix.json")
-    assert mix is not None, "its presence made the folder a mixture"
-    return mix
 
 
 def _read(kind: type[T], path: Path) -> T | None:

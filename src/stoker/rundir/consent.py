@@ -2,7 +2,8 @@
 
 A run directory may be copied, downloaded or another user's, and its spec.yaml can name any module, script or image. To
 launch a run from one's own run file is consent: a record of it is kept outside the run, in the user's state folder,
-with the run's absolute path and exactly the code that it names. For any other run the user says `--trust`.
+with the run's absolute path and exactly the code that it names. For any other run the user says `--trust`. Where a run
+lives in a cluster, its place.json names the image that pods are made of to read its volume: the same holds for them.
 
 Workers and supervisors do not ask again: they are started only by a command that has.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from stoker.rundir.directory import RunDir, write_json
+from stoker.rundir.directory import PlaceRef, RunDir, write_json
 from stoker.spec import contract
 from stoker.spec.bounded import read_json
 from stoker.spec.code import is_code
@@ -80,6 +81,11 @@ def require_launch(run: RunDir, spec: AnySpec) -> None:
     require(run, [named for named in launched_code(spec) if named in before])
 
 
+def require_pods(run: RunDir, place: PlaceRef) -> None:
+    """Before a pod is made in the user's cluster as place.json and spec.yaml say."""
+    require(run, [*_placed(place), *launched_code(run.any_spec())])
+
+
 def run_of(file: Path) -> RunDir | None:
     """The run whose own spec.yaml this is: such a file is not the user's run file."""
     beside = any((file.parent / name).exists() for name in BESIDE)
@@ -88,24 +94,41 @@ def run_of(file: Path) -> RunDir | None:
 
 def record(run: RunDir, spec: AnySpec) -> None:
     """This user launches the run: what it names now is trusted from now on, and nothing that it named before."""
-    named = launched_code(spec)
+    _write(run, code=launched_code(spec), place=_held(run, "place"))
+
+
+def record_place(run: RunDir, place: PlaceRef) -> None:
+    """This user has the run's job made there, with that image."""
+    _write(run, code=launched_code(run.any_spec()), place=[_digest(word) for word in _placed(place)])
+
+
+def _placed(place: PlaceRef) -> list[str]:
+    return [f"place.image={place.image}"]
+
+
+def _write(run: RunDir, *, code: Sequence[str], place: Sequence[object]) -> None:
     with suppress(OSError, RuntimeError):  # without a home there is no record, and a reader says --trust
         file = _file(run)
-        if not named:
+        if not code and not place:
             file.unlink(missing_ok=True)
             return
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(file.parent, 0o700)
-        write_json(file, {"run": os.path.realpath(run.path), "code": [_digest(word) for word in named]})
+        held = {"run": os.path.realpath(run.path), "code": [_digest(word) for word in code], "place": list(place)}
+        write_json(file, held)
 
 
 def _recorded(run: RunDir) -> list[object]:
+    return [*_held(run, "code"), *_held(run, "place")]
+
+
+def _held(run: RunDir, key: str) -> list[object]:
     try:
         held = read_json(_file(run))
     except (OSError, ValueError, RuntimeError):
         return []
-    code = held.get("code") if isinstance(held, dict) and held.get("run") == os.path.realpath(run.path) else None
-    return code if isinstance(code, list) else []
+    words = held.get(key) if isinstance(held, dict) and held.get("run") == os.path.realpath(run.path) else None
+    return words if isinstance(words, list) else []
 
 
 def _digest(word: str) -> str:

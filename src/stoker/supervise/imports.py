@@ -5,7 +5,7 @@ import re
 from stoker.spec.errors import UserError
 
 HEADER = "Traceback (most recent call last):\n"
-COLOURS = re.compile(r"\x1b\[[\d;]{0,20}m")
+NOISE = re.compile(r"\x1b\[[\d;]{0,20}m|^\[rank\d+\]: ", re.MULTILINE)  # colours, and what torch puts before lines
 ERROR = re.compile(
     r"^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)(?:: (.*))?$", re.MULTILINE
 )
@@ -15,7 +15,7 @@ MISSING = re.compile(r"No module named '([\w.]+)'$")
 
 def import_fault(script: str, said: str) -> UserError | None:
     """From the end of what a worker has printed: why its script could not be imported, if that was it."""
-    trace = COLOURS.sub("", said).rpartition(HEADER)[2]
+    trace = NOISE.sub("", said).rpartition(HEADER)[2]
     error = ERROR.search(trace)
     if error is None or not _in_an_import(script, trace):
         return None

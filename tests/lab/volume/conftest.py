@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.kube import connect
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import PlaceRef, RunDir, consent
 from stoker.spec.run import ScriptSpec
 from tests.lab.namespaces import VOLUME, fresh
 from tests.lab.volume.run_there import LIBRARY, There, lay, of_the_run
@@ -50,6 +50,7 @@ def there(lab: Any, kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         image=lab.base,
     )
     run.write_place(ref)
+    consent.record_place(run, ref)
     yield There(name=name, run=run, ref=ref, folder=tmp_path, cluster=cluster, kubectl=kubectl)
     for labels in (f"stoker.dev/reader={name}", f"stoker.dev/run={name}"):
         kubectl("delete", "pods", f"--selector={labels}", "--now", "--wait=false")

@@ -40,7 +40,7 @@ class There:
     kubectl: Any
 
     def remote(self, *, moving: bool = False) -> Remote:
-        return Remote(self.ref, self.run.any_spec(), cluster=self.cluster, moving=moving)
+        return Remote(self.run, self.ref, cluster=self.cluster, moving=moving)
 
     def stoker(self, *words: str, code: int = 0, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         argv = [sys.executable, "-m", "stoker", *words]

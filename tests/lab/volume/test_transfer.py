@@ -25,9 +25,10 @@ from stoker.launch.transfer.client import download, upload
 from stoker.launch.transfer.meter import Progress
 from stoker.launch.transfer.send import Item, folder_item
 from stoker.observe.batch import token_set
-from stoker.rundir import RunDir
+from stoker.rundir import RunDir, consent
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
+from stoker.spec.trust import trusting
 from tests.lab.volume.run_there import LIBRARY, There, digests, start
 from tests.waiting import until
 
@@ -108,7 +109,9 @@ def test_a_whole_run_comes_back_with_the_token_set_that_it_was_trained_on(there:
     ]
     run = begin(load(None, [*words, f"env.PYTHONPATH={LIBRARY}"]).spec, runs=there.folder / "runs").run
     upload(staged(run), there.remote())
-    run.write_place(replace(there.ref, run=run.name))
+    place = replace(there.ref, run=run.name)
+    run.write_place(place)
+    consent.record_place(run, place)
     for _ in range(2):  # the second time it is brought up to date
         there.stoker("cp", f"{run.name}:", "copy")
     copy = RunDir(there.folder / "copy")
@@ -129,14 +132,16 @@ def test_runs_share_a_reader_and_it_gets_what_the_image_gets_from_a_volume(there
     pod = {"spec": added | {"containers": [{"name": "pytorch", "volumeMounts": [mount]}]}}
     spec = there.run.any_spec()
     spec = spec.model_copy(update={"env": {"PYTHONPATH": "/lent"}, "on": spec.on.model_copy(update={"pod": pod})})
-    first = Remote(there.ref, spec, cluster=there.cluster).make()
-    assert Remote(replace(there.ref, run="another"), spec, cluster=there.cluster).make() == first
+    there.run.write_spec(spec)
+    consent.record_place(there.run, there.ref)
+    first = there.remote().make()
+    assert Remote(there.run, replace(there.ref, run="another"), cluster=there.cluster).make() == first
     assert "/lent/stoker" in there.kubectl(
         "exec", first, "--", "python3", "-c", "import stoker; print(stoker.__file__)"
     )
-    bare = spec.model_copy(update={"env": {}})
+    there.run.write_spec(spec.model_copy(update={"env": {}}))
     with pytest.raises(UserError, match=r"cannot run Stoker: .*No module named.*env\.PYTHONPATH"):
-        Remote(there.ref, bare, cluster=there.cluster).make()
+        there.remote().make()
 
 
 def test_cp_says_what_is_wrong_in_one_line(there: There) -> None:
@@ -160,6 +165,7 @@ def bucket(there: There, lab: Any, forwarded: Callable[..., AbstractContextManag
     address = there.kubectl.json("get", "pod", "s3")["status"]["podIP"]
     spec = there.run.any_spec()
     there.run.write_spec(spec.model_copy(update={"env": spec.env | {"AWS_ENDPOINT_URL": f"http://{address}:5000"}}))
+    consent.record_place(there.run, there.ref)
     keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
     with forwarded(there.kubectl, "s3", 5000) as port:
         client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
@@ -188,14 +194,15 @@ def test_an_archive_from_a_bucket_is_unpacked_inside_the_cluster(there: There, b
 
 
 def test_a_claim_or_an_image_that_is_not_there_is_named(there: There, lab: Any) -> None:
-    spec = there.run.any_spec()
-    missing = Remote(replace(there.ref, volume="nothing"), spec, cluster=there.cluster)
+    missing = Remote(there.run, replace(there.ref, volume="nothing"), cluster=there.cluster)
     with pytest.raises(UserError, match=r"has no volume claim 'nothing'.*stoker"):
         missing.make()
-    wrong = Remote(replace(there.ref, image=f"{lab.registry}/none:1"), spec, cluster=there.cluster)
+    with trusting(True):
+        wrong = Remote(there.run, replace(there.ref, image=f"{lab.registry}/none:1"), cluster=there.cluster)
     with pytest.raises(UserError, match=r"the image .*none:1 cannot be pulled"):
         wrong.make()
-    bare = Remote(replace(there.ref, image=lab.bare), spec, cluster=there.cluster)
+    with trusting(True):
+        bare = Remote(there.run, replace(there.ref, image=lab.bare), cluster=there.cluster)
     with pytest.raises(UserError, match=r"the image .* has no python3"):
         bare.make()
     left = [there.kubectl.json("get", "pod", name) for name in there.pods("stoker.dev/reader=shared")]

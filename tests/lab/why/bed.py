@@ -76,12 +76,13 @@ class Bed:
         spec = load(None, [*words, f"on.pod={text}"]).spec
         run = RunDir(self.folder / "runs" / name)
         run.create(spec, None)
-        consent.record(run, spec)
         planned = plan(with_image(spec), replace(NO_CLUSTER, namespace=home.name), run.path)
         for one in planned.objects:
             assert wait(lambda one=one: taken(home.kubectl, one), f"{one['kind']} {name}")
         context = yaml.safe_load(self.lab.kubeconfig.read_text())["current-context"]
-        run.write_place(place_of(planned, context=context))
+        place = place_of(planned, context=context)
+        run.write_place(place)
+        consent.record_place(run, place)
         return run
 
     def filled(self, text: str) -> str:

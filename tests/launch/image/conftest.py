@@ -72,8 +72,8 @@ def lying(registry: Served, answering: Callable[..., str]) -> Callable[[str, str
             if path.endswith(true):
                 there = f"http://{registry.name}/v2/{repository_of(other)}/blobs/{false}"
                 # more than one reads who stops at the end of the tar
-                return 200, {}, requests.get(there, timeout=10).content + gzip.compress(bytes(3 << 20))
-            got = requests.request(method, f"http://{registry.name}{path}", headers=dict(headers), timeout=10)
+                return 200, {}, requests.get(there, timeout=60).content + gzip.compress(bytes(3 << 20))
+            got = requests.request(method, f"http://{registry.name}{path}", headers=dict(headers), timeout=60)
             return got.status_code, {"Content-Type": got.headers["Content-Type"]}, got.content
 
         return name.replace(registry.name, answering(answer))

@@ -77,7 +77,7 @@ def push_image(
     }
     blobs = [*layers, json.dumps(described).encode()]
     for blob in blobs:
-        begun = requests.post(f"{base}/blobs/uploads/", timeout=10)
+        begun = requests.post(f"{base}/blobs/uploads/", timeout=60)
         place = begun.headers["Location"]
         joined = f"{place}{'&' if '?' in place else '?'}digest={_digest(blob)}"
         requests.put(joined, data=blob, timeout=30).raise_for_status()
@@ -88,7 +88,7 @@ def push_image(
         "layers": [{"mediaType": OCI_LAYER, "digest": _digest(one), "size": len(one)} for one in layers],
     }
     answer = requests.put(
-        f"{base}/manifests/1", data=json.dumps(manifest), headers={"Content-Type": OCI_MANIFEST}, timeout=10
+        f"{base}/manifests/1", data=json.dumps(manifest), headers={"Content-Type": OCI_MANIFEST}, timeout=60
     )
     answer.raise_for_status()
     return f"{registry.name}/{repository}:1"
@@ -96,7 +96,7 @@ def push_image(
 
 def manifest_of(registry: Served, name: str) -> dict[str, Any]:
     url = f"http://{registry.name}/v2/{repository_of(name)}/manifests/1"
-    found: dict[str, Any] = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=10).json()
+    found: dict[str, Any] = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=60).json()
     return found
 
 

@@ -165,19 +165,19 @@ def test_of_an_image_for_many_machines_the_one_that_is_asked_for_is_taken(image,
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
     described = []
     for machine, one in made.items():
-        content = requests.get(f"{url}/{one.repository}/manifests/1", headers=accept, timeout=10).content
+        content = requests.get(f"{url}/{one.repository}/manifests/1", headers=accept, timeout=60).content
         document = json.loads(content)
         for blob in (document["config"], *document["layers"]):
             words = {"mount": blob["digest"], "from": one.repository}
-            requests.post(f"{url}/many/blobs/uploads/", params=words, timeout=10).raise_for_status()
+            requests.post(f"{url}/many/blobs/uploads/", params=words, timeout=60).raise_for_status()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         kind = {"Content-Type": accept["Accept"]}
-        requests.put(f"{url}/many/manifests/{digest}", data=content, headers=kind, timeout=10).raise_for_status()
+        requests.put(f"{url}/many/manifests/{digest}", data=content, headers=kind, timeout=60).raise_for_status()
         about = {"mediaType": accept["Accept"], "digest": digest, "size": len(content)}
         described.append(about | {"platform": {"os": "linux", "architecture": machine}})
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": described}
     kind = {"Content-Type": OCI_INDEX}
-    requests.put(f"{url}/many/manifests/1", data=json.dumps(index), headers=kind, timeout=10).raise_for_status()
+    requests.put(f"{url}/many/manifests/1", data=json.dumps(index), headers=kind, timeout=60).raise_for_status()
     many = parse(f"{registry.name}/many:1")
     assert pull(Registry(many), many, "linux/arm64").config["architecture"] == "arm64"
     assert pull(Registry(many), many, "linux/amd64").config["architecture"] == "amd64"

@@ -27,9 +27,9 @@ def fetched(name: str) -> tuple[dict[str, Any], dict[str, Any], list[bytes]]:
     reference = parse(name)
     url = f"{reference.url}/v2/{reference.repository}"
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
-    manifest = requests.get(f"{url}/manifests/{reference.version}", headers=accept, timeout=10).json()
+    manifest = requests.get(f"{url}/manifests/{reference.version}", headers=accept, timeout=60).json()
     blobs = [
-        requests.get(f"{url}/blobs/{one['digest']}", timeout=10).content
+        requests.get(f"{url}/blobs/{one['digest']}", timeout=60).content
         for one in (manifest["config"], *manifest["layers"])
     ]
     for one, blob in zip((manifest["config"], *manifest["layers"]), blobs, strict=True):

@@ -115,6 +115,6 @@ def test_a_dockerfile_is_built_and_pushed_by_buildah(
     reference = parse(pushed)
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
     there = f"{reference.url}/v2/{reference.repository}"
-    manifest = requests.get(f"{there}/manifests/{reference.digest}", headers=accept, timeout=10).json()
-    config_blob = requests.get(f"{there}/blobs/{manifest['config']['digest']}", timeout=10).json()
+    manifest = requests.get(f"{there}/manifests/{reference.digest}", headers=accept, timeout=60).json()
+    config_blob = requests.get(f"{there}/blobs/{manifest['config']['digest']}", timeout=60).json()
     assert config_blob["architecture"] == "arm64"
