@@ -55,7 +55,7 @@ def test_bash_completes_every_verb(scripts: Path, place: Path) -> None:
 
 def test_bash_completes_the_options_of_a_verb(scripts: Path, place: Path) -> None:
     assert offered(scripts, place, "logs", "tale", "--") == sorted(
-        ["--help", "--runs", "--rank", "--all", "--follow", "--tail", "--since", "--json"]
+        ["--help", "--runs", "--rank", "--all", "--follow", "--tail", "--since", "--json", "--trust"]
     )
     assert offered(scripts, place, "train", "--dry") == ["--dry-run"]
 

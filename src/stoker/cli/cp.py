@@ -40,7 +40,6 @@ def cp_arguments(parser: argparse.ArgumentParser) -> None:
         "words", nargs="+", metavar="FROM… TO", help="files and folders here, RUN:path, or s3://… gs://…"
     )
     runs_argument(parser)
-    trust_argument(parser)
     parser.add_argument("--no-tokens", action="store_true", help="copy a run without the token set of its training")
     parser.add_argument("--extract", action="store_true", help="unpack the archive there (tar, tar.gz, zip)")
     parser.add_argument("--anonymous", action="store_true", help="read the bucket without credentials")
@@ -48,6 +47,7 @@ def cp_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = HOW
+    trust_argument(parser)
 
 
 def cp(args: argparse.Namespace) -> int:

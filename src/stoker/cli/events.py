@@ -27,9 +27,9 @@ HEAD = ("time", "kind", "rank", "host")  # what every event has
 def events_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     runs_argument(parser)
-    trust_argument(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on showing what happens, until the run ends")
     parser.add_argument("--json", action="store_true", help="print each as a line of JSON")
+    trust_argument(parser)
 
 
 def events(args: argparse.Namespace) -> int:

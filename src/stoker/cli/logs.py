@@ -28,7 +28,6 @@ POLL = 0.2  # seconds between two looks at the run
 def logs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     runs_argument(parser)
-    trust_argument(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--rank", type=int, default=0, metavar="N", help="the worker whose log to show (0)")
     which.add_argument("--all", action="store_true", help="all workers in the order of time, each line with its rank")
@@ -37,6 +36,7 @@ def logs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="only lines from the last 10m, 2h … or since 14:30, 2026-11-15")
     parser.add_argument("--json", action="store_true", help="print each as a line of JSON: time, rank, line")
     parser.add_argument("--while-heard", action="store_true", help=argparse.SUPPRESS)  # -f ends when stdin does
+    trust_argument(parser)
 
 
 def logs(args: argparse.Namespace) -> int:

@@ -31,12 +31,12 @@ def net_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run in a cluster; or a run file, or on.… alone, for what a run would find there",
     )
     runs_argument(parser)
-    trust_argument(parser)
     parser.add_argument(
         "--nodes", type=int, metavar="N", help="make a pod on each of N nodes and look from there (those of the run)"
     )
     parser.add_argument("--gpus", action="store_true", help="try the GPUs of each node as well, before a run is there")
     parser.add_argument("--json", action="store_true", help="print all that was seen as JSON")
+    trust_argument(parser)
 
 
 def net(args: argparse.Namespace) -> int:

@@ -26,8 +26,8 @@ def scale_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     parser.add_argument("nodes", metavar="NODES", help="how many nodes: 3, or from one number to another: 1..4")
     runs_argument(parser)
-    trust_argument(parser)
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    trust_argument(parser)
 
 
 def scale(args: argparse.Namespace) -> int:

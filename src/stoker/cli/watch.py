@@ -95,8 +95,8 @@ def _cells(one: RunRow) -> tuple[str, ...]:
 def status_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run's name or folder; all runs when left out")
     runs_argument(parser)
-    trust_argument(parser)
     parser.add_argument("--json", action="store_true", help="print it as JSON")
+    trust_argument(parser)
 
 
 def status(args: argparse.Namespace) -> int:

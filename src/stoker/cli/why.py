@@ -23,11 +23,11 @@ FINE = {
 def why_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
     runs_argument(parser)
-    trust_argument(parser)
     parser.add_argument("--all", action="store_true", help="all that fits, the deepest cause first")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print it as JSON")
     form.add_argument("--facts", action="store_true", help="print what is known of it, as JSON, without a verdict")
+    trust_argument(parser)
 
 
 def why(args: argparse.Namespace) -> int:
