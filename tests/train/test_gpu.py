@@ -1,5 +1,6 @@
 """The promises of a run, on a GPU. Continuous integration has none: run this by hand where there is one."""
 
+import hashlib
 import json
 import os
 import signal
@@ -34,8 +35,10 @@ def random_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     numbers = torch.randint(1000, (200_000,), generator=torch.Generator().manual_seed(0)).to(torch.int16).numpy()
     shards = []
     for split, tokens in (("train", numbers[:190_000]), ("validation", numbers[190_000:])):
-        tokens.astype("<u2").tofile(folder / f"{split}-00000.bin")
-        shards.append([Shard(file=f"{split}-00000.bin", tokens=len(tokens), sha256="")])
+        written = tokens.astype("<u2").tobytes()
+        (folder / f"{split}-00000.bin").write_bytes(written)
+        digest = hashlib.sha256(written).hexdigest()
+        shards.append([Shard(file=f"{split}-00000.bin", tokens=len(tokens), sha256=digest)])
     (folder / "tokenizer").mkdir()
     bare = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
     (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(bare))
