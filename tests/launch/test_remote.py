@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from stoker.launch.remote import Remote
 from stoker.launch.surroundings import Surroundings
 from stoker.launch.transfer.frames import Cut
 from stoker.observe.logs import LogLine
-from stoker.rundir import PlaceRef
+from stoker.rundir import PlaceRef, RunDir
 from stoker.spec.errors import UserError
 from stoker.spec.run import ScriptSpec
 
@@ -21,15 +22,19 @@ NOBODY: Any = object()
 """A cluster that is not asked."""
 
 
-def remote(kind: type[Remote] = Remote) -> Remote:
-    return kind(REF, ScriptSpec.model_validate({"script": "t.py", "on": {"kind": "kubernetes"}}), cluster=NOBODY)
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "demo")
+    run.create(ScriptSpec.model_validate({"name": "demo", "script": "t.py", "on": {"kind": "kubernetes"}}), None)
+    return run
 
 
 @pytest.mark.parametrize("said", ['{"time": 1.0, "rank": "0", "line": "x"}', '{"rank": 0}', "[]", "hello", "[" * 10**5])
-def test_the_words_of_another_version_are_one_line(said: str) -> None:
-    assert remote().understood(LogLine, '{"time": 1.0, "rank": 0, "line": "x"}').line == "x"
+def test_the_words_of_another_version_are_one_line(run: RunDir, said: str) -> None:
+    remote = Remote(run, REF, cluster=NOBODY)
+    assert remote.understood(LogLine, '{"time": 1.0, "rank": 0, "line": "x"}').line == "x"
     with pytest.raises(UserError, match="Stoker of image img:1 is of another version than this one"):
-        remote().understood(LogLine, said)
+        remote.understood(LogLine, said)
 
 
 class Pods(Remote):
@@ -56,14 +61,14 @@ class Empty(Remote):
         return []
 
 
-def test_a_run_without_pods_is_told_where_and_what_to_type() -> None:
+def test_a_run_without_pods_is_told_where_and_what_to_type(run: RunDir) -> None:
     there: Any = SimpleNamespace(who="context lab")
-    empty = Empty(REF, ScriptSpec.model_validate({"script": "t.py", "on": {"kind": "kubernetes"}}), cluster=there)
+    empty = Empty(run, REF, cluster=there)
     with pytest.raises(UserError, match=r"no running pod in namespace lab of context lab.*stoker launch demo$"):
         _in_a_cluster(empty, 0)
 
 
-def test_a_pod_that_is_lost_while_it_is_asked_does_not_hide_the_others() -> None:
-    assert _in_a_cluster(remote(Pods), 0).pod == "c"
+def test_a_pod_that_is_lost_while_it_is_asked_does_not_hide_the_others(run: RunDir) -> None:
+    assert _in_a_cluster(Pods(run, REF, cluster=NOBODY), 0).pod == "c"
     with pytest.raises(UserError, match=r"has rank 5 now \(pod a broke off\)"):
-        _in_a_cluster(remote(Pods), 5)
+        _in_a_cluster(Pods(run, REF, cluster=NOBODY), 5)
