@@ -12,17 +12,19 @@ from lab import versions
 from lab.places import CACHE
 from lab.progress import say
 from stoker.spec.errors import UserError
+from stoker.spec.host import lacks_compiler
 
 ELSEWHERE = ["containerd", "runc"]  # Docker's containerd.io brings them too, and Debian's would take its place
 SERVICES = ["containerd", "docker-registry"]
 """Packages whose service of the same name stays off, now and at the next boot: the lab starts its own."""
+COMPILER = ["g++", "python3-dev"]  # what torch.compile needs, for the tests that compile
 POLICY = Path("/usr/sbin/policy-rc.d")
 MARK = "# Stoker's lab is installing: "
 
 
 def missing() -> list[str]:
     """The packages that are not installed."""
-    wanted = versions.read().host_packages
+    wanted = [*versions.read().host_packages, *(COMPILER if lacks_compiler() else ())]
     argv = ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *wanted]
     done = subprocess.run(argv, capture_output=True, text=True)
     there = {line.split()[0] for line in done.stdout.splitlines() if line.endswith(" installed")}

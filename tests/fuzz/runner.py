@@ -199,11 +199,13 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 
 def _memory(pid: int) -> int:
-    """Bytes that a process has in memory."""
+    """Bytes that a process has taken. Pages of files are not counted: how much of torch's libraries is mapped depends
+    on the page cache."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
         return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
 def _cpu_of_children() -> float:
