@@ -132,18 +132,21 @@ def _call(case: Case) -> int:
 def _watch(pid: int, reader: int, *, base: int, began: float) -> tuple[bytes, int, _End]:
     """Reads what it prints until it ends, or ends it: for time that it had, not for time that others took."""
     output, peak = bytearray(), 0
+    queued: dict[int, float] = {}
     while True:
         if select.select([reader], [], [], 0.005)[0]:
             try:
                 output += os.read(reader, 65536)
             except OSError:  # the terminal's other side is closed
                 time.sleep(0.005)
-        peak = max(peak, _memory(pid) - base, *map(_memory, descendants(pid)))
+        others = descendants(pid)
+        peak = max(peak, _memory(pid) - base, *map(_memory, others))
+        queued |= {one: max(queued.get(one, 0.0), _queued(one)) for one in (pid, *others)}
         done, status = os.waitpid(pid, os.WNOHANG)
         problem = ""
         if not done and peak > MEMORY:
             problem = f"took {peak >> 20} MiB"
-        if not done and time.monotonic() - began > SECONDS * _crowd():
+        if not done and time.monotonic() - began - sum(queued.values()) > SECONDS:
             problem = "hang"
         if problem:
             os.killpg(pid, signal.SIGKILL)
@@ -167,9 +170,12 @@ def _rest(reader: int) -> bytes:
     return bytes(rest)
 
 
-def _crowd() -> float:
-    """How many processes share a core: on a busy machine all takes so many times as long."""
-    return max(1.0, 1.5 * os.getloadavg()[0] / (os.cpu_count() or 1))
+def _queued(pid: int) -> float:
+    """Seconds that a process was ready to run, and other processes had the cores."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _verdict(case: Case, code: int, text: str) -> str:
