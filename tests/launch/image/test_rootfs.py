@@ -60,7 +60,8 @@ def own_python() -> bytes:
         tar.addfile(link)
         keep = lambda info: None if LEFT_OUT & set(info.name.split("/")) or "/config-" in info.name else info  # noqa: E731
         tar.add(library, f"usr/local/lib/python{VERSION}", filter=keep)
-        site = f"usr/local/lib/python{VERSION}/site-packages"
+        looked_in = "dist-packages" if "deb_system" in sysconfig.get_scheme_names() else "site-packages"  # by Debian's
+        site = f"usr/local/lib/python{VERSION}/{looked_in}"
         for name in packages_of({need.name for need in needs(ScriptSpec(script="x.py"))}):
             for file in metadata.files(name) or []:
                 if file.suffix in (".py", ".so") or file.name == "METADATA":
