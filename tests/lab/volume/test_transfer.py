@@ -74,7 +74,7 @@ def test_an_upload_goes_on_when_its_pod_is_deleted_and_is_not_done_twice(there: 
         folder_item(books, f"data/{there.name}", there.name),
         Item(files={"spec.yaml": b"x"}, into=f"runs/{there.name}"),
     ]
-    remote = Deleted(there.ref, there.run.any_spec(), cluster=there.cluster, moving=True)
+    remote = Deleted(there.run, there.ref, cluster=there.cluster, moving=True)
     done = upload(items, remote, told.append)
     assert any(progress.waiting for progress in told), "nothing was cut"
     assert done.done == done.total
