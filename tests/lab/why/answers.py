@@ -136,7 +136,7 @@ def unmended(bed: Bed, ones: list[Planted]) -> list[str]:
         pods = bed.lab.kubectl.json("get", "pods", "--all-namespaces", "-l", "stoker.dev/run")["items"]
         left = [one for one in left if not is_mended(one, pods)]
         time.sleep(PAUSE)
-    return [f"the mending of {one.run.name} was waited for in vain" for one in left]
+    return [f"{one.run.name} is still not well: {[cause.cause for cause in diagnose(one.run).causes]}" for one in left]
 
 
 def is_mended(one: Planted, pods: list[dict[str, Any]]) -> bool:

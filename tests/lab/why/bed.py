@@ -19,7 +19,7 @@ from stoker.spec.load import load
 from tests.lab.why.faults import NAP, RELAUNCHED, Fault, container
 from tests.lab.why.troubles import HELD, RESOURCES, abort, claim, taken, tell, troubles
 
-PATIENCE = 180.0
+PATIENCE = 600.0
 PAUSE = 1.0  # seconds between two looks: many runs are waited for at once
 
 
