@@ -112,6 +112,8 @@ def the_line(done: "subprocess.CompletedProcess[str]") -> str:
         (["name=a\nb"], ["name cannot be"]),
         (["data.path='a\0b'"], ["zero byte"]),
         (["data.path=\udcff.txt"], ["data.path: it is not UTF-8 text"]),
+        (["precision=\udcff"], ["precision: it is not UTF-8 text"]),
+        (["until.steps=\udcff\udcfe"], ["until.steps: it is not UTF-8 text"]),
         ([""], ["an argument is empty"]),
         (["base=pipe.yaml"], ["pipe.yaml is a pipe"]),
         # data

@@ -30,6 +30,11 @@ def test_a_starter_of_any_size_loads_and_leaves_an_epoch_enough_steps(tmp_path: 
         assert spec.until.steps * per_step <= 5 * seen.tokens
 
 
+def test_a_few_bytes_of_text_get_a_run_file_too(tmp_path: Path) -> None:
+    (tmp_path / "tiny.txt").write_text("ab")
+    assert started(look([str(tmp_path / "tiny.txt")]), tmp_path).until.steps
+
+
 def test_more_text_gets_a_larger_model(tmp_path: Path) -> None:
     sizes = []
     for tokens in (10**5, 10**8, 10**9, 10**11):

@@ -196,6 +196,8 @@ def _words(overrides: Sequence[str]) -> tuple[list[Said], str | None]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise UserError(f"'{word}' is not of the form key=value", remedy="Write words such as until.steps=1000")
+        if any("\ud800" <= character <= "\udfff" for character in word):  # bytes of the command line that are no UTF-8
+            raise UserError(f"{key}: it is not UTF-8 text", remedy="Rename what it names, or convert it")
         if key == "base":
             base = text
             continue

@@ -97,7 +97,7 @@ def look(places: Sequence[str]) -> Seen:
         files=len(files),
         formats=[name for name, _ in formats.most_common()],
         bytes=size,
-        tokens=size // BYTES_PER_TOKEN,
+        tokens=max(1, size // BYTES_PER_TOKEN),
         field=next((field for file in files if (field := _field(file))), None),
     )
 
