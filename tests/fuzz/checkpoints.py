@@ -33,8 +33,10 @@ def spoil(draw: random.Random, checkpoint: Path, outside: Path) -> str:
 
 
 def seal(checkpoint: Path, *, extra: dict[str, Any] | None = None) -> None:
-    """As the trainer does after a save: anybody can."""
+    """As the trainer does after a save: anybody can. A manifest that is a device stays as it is."""
     path = checkpoint / "manifest.json"
+    if not path.is_file():
+        return
     manifest = json.loads(path.read_text())
     manifest.pop("seal", None)
     for name in list(manifest["files"]):

@@ -93,3 +93,12 @@ def test_a_run_with_a_folder_that_is_a_link_is_not_written(tmp_path: Path, name:
     with pytest.raises(UserError, match="is a link"), run.lock():
         pass
     assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("name", ["ledger", "logs", "checkpoints", "tokenizer", ".members"])
+def test_a_run_with_a_file_where_a_folder_should_be_is_refused_with_its_name(tmp_path: Path, name: str) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / name).write_text("x")
+    with pytest.raises(UserError, match=f"{name} is a file where a folder should be"), run.lock():
+        pass

@@ -327,7 +327,7 @@ class RunDir:
     def lock(self) -> Iterator[None]:
         """Hold the run for writing. The kernel lets go of it when the holder dies, however it dies."""
         path = self.path / contract.LOCK_FILE
-        self._refuse_links()
+        self._check_folders()
         try:
             file = open(open_writable(path, os.O_RDWR | os.O_APPEND), "a+")  # noqa: SIM115 (closed by the with below)
         except PermissionError as e:
@@ -341,14 +341,17 @@ class RunDir:
             file.flush()
             yield
 
-    def _refuse_links(self) -> None:
+    def _check_folders(self) -> None:
         """A folder of a downloaded run may be a link: what the run writes would land anywhere."""
         for name in WRITTEN_FOLDERS:
-            if (self.path / name).is_symlink():
+            path = self.path / name
+            if path.is_symlink():
                 raise UserError(
-                    f"{self.path / name} is a link, and a run writes only inside its own folder",
+                    f"{path} is a link, and a run writes only inside its own folder",
                     remedy="Put the folder itself there; to keep runs on another disk use --runs DIR",
                 )
+            if name != contract.TENSORBOARD_DIR and path.exists() and not path.is_dir():  # tb only warns
+                raise UserError(f"{path} is a file where a folder should be", remedy="Move it elsewhere")
 
     def holder(self) -> Record | None:
         """Who holds the lock now (pid, host, time), or None."""
