@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -286,10 +287,11 @@ def test_a_link_is_not_followed(run: RunDir, opened, tmp_path: Path, what: str) 
     assert elsewhere.exists()
 
 
-def test_a_save_that_fails_leaves_the_last_good_one_and_is_tried_again(run: RunDir, opened) -> None:
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo], ids=["file", "pipe"])
+def test_a_save_that_fails_leaves_the_last_good_one_and_is_tried_again(run: RunDir, opened, make) -> None:
     checkpoints = opened()
     save(checkpoints, 1)
-    run.checkpoint(2).write_text("in the way")
+    make(run.checkpoint(2))
     checkpoints.save(2, {"model": tensor(2)}, {"progress": {"best_step": None}})
     problem = checkpoints.settle(wait=True)
     assert problem == "File exists"

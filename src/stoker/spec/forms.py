@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from stoker.spec import bounded
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model, default_inner
+from stoker.spec.regular import open_regular
 
 Values = dict[str, Any]
 
@@ -260,7 +261,7 @@ def identity(folder: Path) -> str:
     for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
         size = file.stat().st_size
         digest.update(f"{file.name} {size}".encode())
-        with open(file, "rb") as opened:
+        with open_regular(file) as opened:
             digest.update(opened.read(EDGE))
             opened.seek(max(0, size - EDGE))
             digest.update(opened.read(EDGE))

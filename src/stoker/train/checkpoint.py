@@ -117,7 +117,7 @@ class Checkpoints:
         if outcome.problem:
             self._newest = None
             if self.me.first:
-                shutil.rmtree(self.run.checkpoint(step), ignore_errors=True)
+                _delete(self.run.checkpoint(step))
                 self.run.add_event("checkpoint failed", rank=0, step=step, reason=outcome.problem)
         elif self.me.first:
             self.run.add_event(
@@ -200,10 +200,10 @@ class Checkpoints:
             if _step_of(path) in complete or (keep and (path / TABLE).exists()):
                 self._pass_over(path, INCOMPLETE, f"{contract.MANIFEST_FILE} is missing")
             else:
-                shutil.rmtree(path, ignore_errors=True)
+                _delete(path)
         kept = sorted(self.run.checkpoints.glob(f"{INCOMPLETE}-step-*"), key=lambda path: path.name.rpartition("-")[2])
         for path in [*kept[:-KEPT_INCOMPLETE], *self.run.checkpoints.glob(f"{PRUNED}-step-*")]:
-            shutil.rmtree(path, ignore_errors=True)
+            _delete(path)
 
     def _pass_over(self, path: Path, why: str, problem: str) -> None:
         step = _step_of(path)
@@ -274,6 +274,12 @@ def write_checkpoint(path: Path, tensors: Tensors, manifest: Record) -> None:
 def _write_manifest(path: Path, manifest: Record, files: Files) -> None:
     """Only now is it whole."""
     write_json(path / contract.MANIFEST_FILE, sealed(manifest, files))
+
+
+def _delete(path: Path) -> None:
+    """A pipe or socket of that name, which rmtree would wait for, stays."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _files(path: Path, *, rank: int) -> Files:

@@ -186,6 +186,17 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     shards[0].write_bytes(shards[0].read_bytes()[:500])
     with pytest.raises(UserError, match=f"{shards[0].name} cannot be read as tensors"):
         load_model(tmp_path, device="cpu")
+    for held in ({"x": {"data_offsets": [1]}}, {"x": {"data_offsets": "x"}}):
+        header = json.dumps(held).encode()
+        shards[0].write_bytes(len(header).to_bytes(8, "little") + header)
+        with pytest.raises(UserError, match=f"{shards[0].name} cannot be read as tensors"):
+            load_model(tmp_path, device="cpu")
+    shards[0].unlink()
+    os.mkfifo(shards[0])
+    with pytest.raises(UserError, match=f"{shards[0].name} is a pipe"):
+        load_model(tmp_path, device="cpu")
+    with pytest.raises(UserError, match=f"{shards[0].name} is a pipe"):
+        forms.identity(tmp_path)
     shards[0].unlink()
     with pytest.raises(UserError, match=f"{shards[0].name} is missing"):
         load_model(tmp_path, device="cpu")

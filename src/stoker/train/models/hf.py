@@ -20,6 +20,7 @@ from stoker.spec.bounded import parse_json
 from stoker.spec.errors import UserError
 from stoker.spec.forms import CONFIG_FILE, RESTORE, read_json
 from stoker.spec.model import Model
+from stoker.spec.regular import check_regular
 from stoker.train.models import model_spec
 from stoker.train.reader import refuse_compressed
 
@@ -83,6 +84,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """What the folder's files hold, under transformers' names."""
     for file in _weight_files(folder):
         try:
+            check_regular(file)
             yield from _safetensors(file) if file.suffix == ".safetensors" else _pickled(file)
         except FileNotFoundError as e:
             raise UserError(f"{file} is missing, and the index names it", remedy="Restore it") from e
@@ -179,7 +181,7 @@ def _broken_tensor(file: Path) -> str | None:
                 bits = int("".join(filter(str.isdigit, held[name]["dtype"].partition("_")[0])) or 8)
                 if math.prod(held[name]["shape"]) * bits != 8 * (stop - start):
                     return f"{name} has {stop - start} bytes, which are no {held[name]['dtype']} {held[name]['shape']}"
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, LookupError, AttributeError):
             return None
     return None
 
