@@ -288,6 +288,18 @@ def test_a_link_is_not_followed(run: RunDir, opened, tmp_path: Path, what: str) 
 
 
 @pytest.mark.parametrize("make", [Path.touch, os.mkfifo], ids=["file", "pipe"])
+def test_what_stands_in_the_place_of_a_checkpoint_is_set_aside(run: RunDir, opened, make) -> None:
+    save(opened(keep=9), 1)
+    make(run.checkpoint(2))
+    checkpoints = opened(keep=9)
+    assert load(checkpoints) == 1
+    (event,) = [event for event in run.events() if event["kind"] == "fallback"]
+    assert (event["step"], event["reason"]) == (2, "it is not a folder")
+    save(checkpoints, 2)
+    assert load(opened(keep=9)) == 2
+
+
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo], ids=["file", "pipe"])
 def test_a_save_that_fails_leaves_the_last_good_one_and_is_tried_again(run: RunDir, opened, make) -> None:
     checkpoints = opened()
     save(checkpoints, 1)
@@ -297,7 +309,6 @@ def test_a_save_that_fails_leaves_the_last_good_one_and_is_tried_again(run: RunD
     assert problem == "File exists"
     assert [event["step"] for event in run.events() if event["kind"] == "checkpoint failed"] == [2]
     assert load(opened()) == 1
-    run.checkpoint(2).unlink()
     save(checkpoints, 2)
     assert load(opened()) == 2
 

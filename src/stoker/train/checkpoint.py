@@ -160,10 +160,11 @@ class Checkpoints:
         look_anew(self.run.checkpoints)
         if self.plan.resume != "auto":
             self._go_back(self.plan.resume)
-        folders = [p for p in sorted(self.run.checkpoints.glob(contract.CHECKPOINT_GLOB), reverse=True) if p.is_dir()]
+        listed = sorted(self.run.checkpoints.glob(contract.CHECKPOINT_GLOB), reverse=True)
+        folders = [path for path in listed if path.is_dir()]
         # Listed, not looked for: what was not there once may be missing in a network file system's memory alone.
         incomplete = [path for path in folders if contract.MANIFEST_FILE not in os.listdir(path)]
-        damaged: dict[Path, str] = {}
+        damaged = {path: "it is not a folder" for path in listed if path not in folders}
         good: Path | None = None
         for path in (path for path in folders if path not in incomplete):
             problem = damage(path)
