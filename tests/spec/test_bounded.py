@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,12 @@ def test_a_large_file_is_refused_without_reading_all_of_it(tmp_path: Path) -> No
         read_json(tmp_path / "large.json")
 
 
-def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+def test_only_a_regular_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # an address holds a hundred bytes
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+    for path in (Path("pipe"), Path("socket"), tmp_path, Path("/dev/zero")):
         with pytest.raises(ValueError, match="not a regular file"):
             read_file(path)
     (tmp_path / "plain").write_bytes(b"12")

@@ -3,6 +3,7 @@
 A limit that is exceeded is a ValueError, as is text that is not JSON; reading a file raises OSError too.
 """
 
+import errno
 import json
 import os
 import re
@@ -46,7 +47,10 @@ def read_json(path: Path, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DE
 
 def read_file(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """All of a regular file. A FIFO or a device is refused without waiting for it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as e:
+        raise ValueError("it is not a regular file") if e.errno == errno.ENXIO else e from e  # a socket
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise ValueError("it is not a regular file")
