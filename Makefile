@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test soak all-tests first-tests lab-built packages lint bench lab lab-down clean
+.PHONY: demo test quick soak all-tests first-tests lab-built packages lint bench lab lab-down clean
 
 demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard library
 	@$(BIN)/stoker train examples/00-demo/run.yaml \
@@ -14,6 +14,11 @@ demo: $(VENV)/train.stamp  ## train a small GPT-2 on Python's own standard libra
 
 test: packages lint  ## every test, short forms
 	@$(MAKE) --no-print-directory all-tests ONLY='-m "not soak"'
+
+QUICK := architecture makefile docs core_install
+quick: lint  ## what to run at every edit: no lab, no training, no commands; under 3 minutes on two quiet cores
+	$(PYTEST) -m "not soak and not slow" $(QUICK:%=tests/test_%.py) $(addprefix tests/,api backends cli convert data diagnose \
+	  kube observe rundir spec)
 
 soak:  ## every test, long forms too, on the oldest torch that is served
 	@$(MAKE) --no-print-directory VENV=.venv.soak TORCH='torch==2.11.*' packages all-tests
@@ -42,16 +47,8 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/dev.stamp lab  ## every benchmark, one table each (an hour, on a quiet machine)
-	$(BIN)/python bench/train.py
-	$(BIN)/python bench/prepare.py
-	$(BIN)/python bench/checkpoint.py
-	$(BIN)/python bench/seek.py
-	$(BIN)/python bench/help.py
-	$(BIN)/python bench/generate.py
-	$(BIN)/python bench/ps.py
-	PYTHONPATH=. $(BIN)/python bench/kube_launch.py
-	PYTHONPATH=. $(BIN)/python bench/kube_scale.py
+bench: $(VENV)/dev.stamp  ## every benchmark in its short form, one table each (some minutes); see bench/RESULTS.md
+	$(BIN)/python -m bench
 
 lab: $(VENV)/dev.stamp  ## a real Kubernetes cluster on this machine, kept until `make lab-down`
 	$(BIN)/python -m lab up

@@ -1,7 +1,7 @@
-"""BERT against a Hugging Face Trainer with BertForPreTraining: the same model, records and batch, on the same cores.
+"""Compares BERT training with the Hugging Face Trainer and BertForPreTraining: same model, records, batch and cores.
 
-Both in bf16 and compiled, without dropout, in turns as in bench/train.py. `full` has sequences without padding, `half`
-sequences of which half is padding on average. Speed counts real tokens.
+Both run in bf16, compiled, without dropout, and take turns as in bench/train.py. `full` has sequences without padding;
+in `half`, half of each sequence is padding on average. Speed counts real tokens.
 
     python bench/bert.py [--pairs 5] [--turn 20] [--only full|half] [--precision bf16|fp32]
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from contest import Contestant, start, start_stoker
 
-from stoker.data.pairs import Fields, PairIndex, PairShard, join
+from stoker.data.bert.pairs import Fields, PairIndex, PairShard, join
 
 SHAPE = {"layers": 6, "heads": 6, "width": 384}
 VOCAB, SEQUENCES, LENGTH, PREDICTIONS, RATE = 8000, 32, 128, 20, 0.15
@@ -60,7 +60,7 @@ def compare(name: str, records: Path, work: Path, args: argparse.Namespace) -> l
 
 
 def random_pairs(folder: Path, shortest: int, longest: int) -> Path:
-    """Records of noise with their masks drawn: the speed of a step does not depend on what they say."""
+    """Random records with masks. The speed of a step does not depend on the content."""
     folder.mkdir()
     draw = np.random.default_rng(0)
     real = draw.integers(shortest, longest + 1, RECORDS)
@@ -90,7 +90,12 @@ def _stoker(name: str, records: Path, work: Path, precision: str) -> Contestant:
 
 def _hugging_face(name: str, records: Path, work: Path, precision: str) -> Contestant:
     times = work / f"hf-{name}.jsonl"
-    settings = {"records": str(records), "out": str(work / "hf"), "times": str(times), "shape": SHAPE}
+    settings: dict[str, object] = {
+        "records": str(records),
+        "out": str(work / "hf"),
+        "times": str(times),
+        "shape": SHAPE,
+    }
     settings |= {"sequences": SEQUENCES, "bf16": precision == "bf16"}
     command = [sys.executable, str(Path(__file__).with_name("hf_bert.py")), json.dumps(settings)]
     return start("Hugging Face", command, times=times, log=work / f"hf-{name}.log")

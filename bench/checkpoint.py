@@ -1,8 +1,8 @@
-"""What saving costs: 50 steps with one save among them against 50 steps without.
+"""Measures the cost of saving: 50 steps with one save against 50 steps without.
 
-Two trainings that save every 100 steps, one of them 50 steps ahead, take turns of 5 steps: so both meet the same noise.
-While one passes a save, the other does not, and 50 steps later it is the other way round: the two ratios make a pair,
-and whatever makes one process a little slower than the other cancels out.
+Two trainings that save every 100 steps, one of them 50 steps ahead, take turns of 5 steps, so that both have the same
+noise. While one of them saves, the other does not, and 50 steps later it is the other way round. The two ratios form a
+pair, in which a constant difference in speed between the two processes cancels out.
 
 python bench/checkpoint.py [--pairs 5]
 """
@@ -18,7 +18,7 @@ from contest import Contestant, random_tokens, start_stoker
 
 WINDOW = 50
 TURN = 5
-FIRST = 73  # a turn ends three steps after a save was begun, when it is over; windows end half way between saves
+FIRST = 73  # a turn ends three steps after a save starts, when it has finished; windows end halfway between saves
 WORDS = [
     "model.layers=6", "model.heads=6", "model.width=384", "model.context=256",
     "batch.length=256", "batch.sequences=16", "on.device=cpu",
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _take_turns(contestants: list[Contestant], *, windows: int) -> list[list[float]]:
-    """For each contestant the seconds that it was awake in each window; the first begins with a save in its window."""
+    """Return the running seconds of each contestant in each window. The first has a save in its first window."""
     starts = [FIRST, FIRST + WINDOW]
     awake: list[list[tuple[float, float]]] = [[] for _ in contestants]
     turn = list(zip(awake, contestants, starts, strict=True))

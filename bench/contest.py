@@ -1,4 +1,4 @@
-"""Two trainings that take turns on one machine: while one trains, the other is stopped. So both meet the same noise."""
+"""Two trainings take turns on one machine: while one trains, the other is stopped, so both have the same noise."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ class Contestant:
     name: str
     process: subprocess.Popen[bytes]
     times: Path
-    """JSON lines, one a step, with the time of its end."""
+    """JSON lines, one per step, with its end time."""
     log: Path
 
     def steps(self) -> list[float]:
@@ -36,20 +36,20 @@ class Contestant:
         self.turn(seconds=0, steps=WARM_UP_STEPS)
 
     def turn(self, *, seconds: float, steps: int) -> list[float]:
-        """Train alone for at least that long and that many steps; the times of the steps done wholly in the turn."""
+        """Train alone for at least this long and this many steps. Return the end times of the steps within the turn."""
         began = time.time()
 
         def done() -> bool:
             return len(inside()) > steps and time.time() - began >= seconds
 
         def inside() -> list[float]:
-            return [t for t in self.steps() if t > began][1:]  # the first was begun in an earlier turn
+            return [t for t in self.steps() if t > began][1:]  # the first step started in an earlier turn
 
         self._wake_until(done)
         return inside()
 
     def reach(self, step: int) -> tuple[float, float]:
-        """Train alone until that step is done; from when to when."""
+        """Train alone until this step is done. Return start and end time."""
         began = time.time()
         self._wake_until(lambda: len(self.steps()) >= step)
         return began, time.time()
@@ -72,7 +72,7 @@ class Contestant:
 
 
 def start(name: str, command: list[str], *, times: Path, log: Path) -> Contestant:
-    """Started and stopped at once: its first turn wakes it."""
+    """Start the process and stop it at once; its first turn continues it."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     with open(log, "wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
@@ -88,7 +88,7 @@ def start_stoker(name: str, words: list[str], work: Path) -> Contestant:
 
 
 def random_tokens(folder: Path, vocab: int) -> Path:
-    """A token set of noise: the speed of a step does not depend on what the tokens say."""
+    """A random token set. The speed of a step does not depend on the content."""
     (folder / "tokenizer").mkdir(parents=True)
     tokens = np.random.default_rng(0).integers(vocab, size=4_000_000, dtype=np.uint16)
     tokens.tofile(folder / "train-00000.bin")
@@ -101,7 +101,7 @@ def random_tokens(folder: Path, vocab: int) -> Path:
 
 
 def _tree(pid: int) -> list[int]:
-    """The process and all below it."""
+    """The process and all its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text().split():

@@ -1,7 +1,7 @@
-"""Does a teacher help? The same small student for the same steps, alone and taught, over several seeds.
+"""Measures the benefit of a teacher: the same student for the same steps, alone and distilled, over several seeds.
 
-The corpus is Python's own standard library, as in `make demo`. What counts is the loss on the same held-out text. The
-gain must be larger than what the seed alone changes.
+The corpus is Python's standard library, as in `make demo`. The result is the loss on the same held-out text. The gain
+must be larger than the variation between seeds.
 
     python bench/distill.py [--seeds 3] [--steps 300] [--teacher-steps 800]
 """
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def gains(runs: Path, *, seeds: int, steps: int, how: Sequence[str] = ()) -> tuple[list[float], list[float]]:
-    """Held-out losses of the student alone and taught, a pair a seed; `how` says more of the teaching."""
+    """Held-out losses of the student alone and distilled, per seed; `how` has additional overrides for distillation."""
     alone, taught = [], []
     for seed in range(seeds):
         words = [*STUDENT, f"until.steps={steps}", f"seed={seed}"]

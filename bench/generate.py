@@ -1,6 +1,6 @@
-"""Our generate against that of transformers: the same weights, fp32, greedy, with a cache, in one process, by turns.
+"""Compares generation with transformers: same weights, fp32, greedy, with a cache, in one process, taking turns.
 
-Both go on for 200 tokens; ours also spells them out as text. The tokens must be the same. A pair of turns gives one
+Both generate 200 tokens; Stoker also decodes them to text. The tokens must be the same. A pair of turns gives one
 ratio; the table shows medians.
 
     python bench/generate.py [--pairs 5]
@@ -17,9 +17,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.data.tokenizer import LoadedTokenizer, train
+from stoker.models.build import new_model
+from stoker.models.generate import Settings, generate
+from stoker.models.gpt2 import SPEC
 from stoker.spec.model import Model
-from stoker.train.generate import Settings, generate
-from stoker.train.models.gpt2 import SPEC
 
 SHAPES = {"gpt2-demo": (4, 4, 256), "6 × 384": (6, 6, 384)}  # layers, heads, width
 VOCAB = 8000
@@ -49,9 +50,9 @@ def main() -> None:
 
 
 def compare(shape: Model, tokenizer: LoadedTokenizer, prompts: list[str], *, pairs: int) -> list[tuple[float, float]]:
-    """Seconds of each, turn by turn."""
+    """Seconds of each side, per turn."""
     torch.manual_seed(0)
-    model = SPEC.build(shape).eval()
+    model = new_model(shape).eval()
     config = GPT2Config(
         n_layer=shape.layers, n_head=shape.heads, n_embd=shape.width, n_positions=CONTEXT, vocab_size=VOCAB,
         eos_token_id=None, bos_token_id=None, pad_token_id=0,
@@ -83,7 +84,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def some_prompts(tokenizer: LoadedTokenizer, sources: list[str], number: int) -> list[str]:
-    """Of one length in tokens: transformers would pad them otherwise."""
+    """Prompts of equal length in tokens, because transformers would pad them otherwise."""
     found: list[str] = []
     for source in sources:
         text = tokenizer.tokenizer.decode(tokenizer.tokenizer.encode(source[:400]).ids[:PROMPT])

@@ -1,4 +1,4 @@
-"""How long `stoker --help` takes, against an empty Python.
+"""Measures `stoker --help` against an empty Python program.
 
 python bench/help.py
 """

@@ -1,4 +1,4 @@
-"""The peer in bench/bert.py: a Hugging Face Trainer on records, writing the time of each step as a JSON line."""
+"""The Hugging Face side of bench/bert.py: trains on records and writes the time of each step as a JSON line."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ import torch
 from hf_trainer import StepTimes
 from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArguments
 
-from stoker.data.masking import fixed
-from stoker.data.pairs import PairSet, fields
+from stoker.data.bert.masking import fixed
+from stoker.data.bert.pairs import PairSet, fields
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):

@@ -1,4 +1,4 @@
-"""The peer in bench/train.py: a Hugging Face Trainer on a token set, writing the time of each step as a JSON line."""
+"""The Hugging Face side of bench/train.py: trains on a token set and writes the time of each step as a JSON line."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ class StepTimes(TrainerCallback):
     def __init__(self, path: Path) -> None:
         self.file = open(path, "w", buffering=1)  # noqa: SIM115 (open as long as the process lives)
 
-    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self.file.write(json.dumps({"step": state.global_step, "time": time.time()}) + "\n")
 
 

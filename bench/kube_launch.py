@@ -1,8 +1,8 @@
-"""From `stoker launch` to the first training step, against `kubectl apply` of the same objects by hand.
+"""Measures the time from `stoker launch` to the first training step, against `kubectl apply` of the same objects.
 
 PYTHONPATH=. python bench/kube_launch.py
 
-Both start a run of their own on nodes that have the image; by hand, the run directory lies on the volume already.
+Each starts its own run on nodes that have the image. For `kubectl apply` the run directory is on the volume already.
 Needs the lab: make lab
 """
 
@@ -21,13 +21,9 @@ from kube_namespace import fresh_namespace
 from lab import cluster
 from lab.kubectl import Kubectl
 from lab.places import IMAGES, KUBECONFIG, REGISTRY, VOLUMES
-from stoker.api.cluster import plan, with_image
-from stoker.api.opening import begin
+from stoker.api.launch import launch, plan
 from stoker.api.run import unique_name
-from stoker.api.staging import stage
-from stoker.launch import manifest
-from stoker.launch.kubernetes import place_of
-from stoker.rundir import RunDir, consent
+from stoker.backends.kubernetes import manifest
 from stoker.spec import contract
 from stoker.spec.load import load
 
@@ -64,9 +60,9 @@ def compare(given: list[str], kubectl: Kubectl) -> None:
     for turn in range(ROUNDS + 1):
         for name, way in ways.items():
             began, run = way()
-            seconds = first_step(run) - began
-            if turn:  # the first brings the image to the nodes
-                found[name].append(seconds)
+            took = first_step(run) - began
+            if turn:  # the first turn pulls the image to the nodes
+                found[name].append(took)
             subprocess.run([sys.executable, "-m", "stoker", "stop", run], check=False, capture_output=True)
     middle = {name: statistics.median(seconds) for name, seconds in found.items()}
     job = next(word for word in given if word.startswith("on.job="))
@@ -84,23 +80,15 @@ def launched(given: list[str]) -> tuple[float, str]:
 
 
 def applied(given: list[str], kubectl: Kubectl) -> tuple[float, str]:
-    """All that a person would have made before is made; then the clock runs."""
+    """Prepare everything that would exist before `kubectl apply`, then start the clock."""
     runs = Path("runs").absolute()
     spec = unique_name(load(None, given).spec, runs)
-    run = RunDir(runs / spec.name)
-    planned = plan(spec, run)
-    assert planned.backend is not None
-    opened = begin(spec, runs=runs)
-    submission = planned.backend.plan(with_image(opened.spec), planned.facts, run.path)
-    place = place_of(submission, context=planned.backend.cluster.context)
-    consent.record_place(run, place)
-    stage(run, place, cluster=planned.backend.cluster)
-    run.write_place(place)
+    launched = launch(plan(spec, runs=runs), submit=False)
     with tempfile.TemporaryDirectory() as folder:
-        manifest.write(submission.objects, Path(folder))
+        manifest.write(launched.submission.objects, Path(folder))
         began = time.time()
         kubectl("apply", "-f", folder)
-    return began, run.name
+    return began, launched.run.name
 
 
 def first_step(run: str) -> float:

@@ -1,4 +1,4 @@
-"""A namespace of its own in the lab, with the claim `training`, for as long as something is measured there."""
+"""A temporary namespace in the lab with the claim `training`, for one measurement."""
 
 import uuid
 from collections.abc import Iterator
@@ -17,6 +17,6 @@ def fresh_namespace(kubectl: Kubectl, *, named: str) -> Iterator[str]:
     try:
         yield namespace
     finally:
-        # A pod of a Job is held until the Job's controller has counted it, which it does not in a namespace that ends.
+        # A Job's pod keeps its finalizer until the Job controller counts it, which fails in a terminating namespace.
         kubectl("delete", "jobs,pytorchjobs", "--all", "-n", namespace, "--wait=false")
         kubectl("delete", "namespace", namespace, "--wait=false")

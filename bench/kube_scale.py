@@ -1,4 +1,4 @@
-"""What launch, status, ps, logs, events and stop cost for a run of many pods, on nodes that kwok plays.
+"""Measures launch, status, ps, logs, events and stop for a run with many pods, on nodes simulated by kwok.
 
 PYTHONPATH=. python bench/kube_scale.py          100 and 1,000 pods
 PYTHONPATH=. python bench/kube_scale.py --soak   5,000 too
@@ -19,7 +19,7 @@ from kube_namespace import fresh_namespace
 from lab import cluster, fake
 from lab.places import IMAGES, KUBECONFIG, REGISTRY
 
-NAMED = "scale"  # of its fake nodes: others may have some
+NAMED = "scale"  # the name of its fake nodes: other tests may have their own
 SIZES = (100, 1000)
 SOAK = 5000
 VERBS = ("launch", "status", "ps", "logs --all", "events", "stop")
@@ -31,10 +31,10 @@ def main() -> None:
     print("seconds, of these on the CPU, megabytes at the most; `up` until kwok has all pods running")
     print(" ".join([f"{'pods':>5}", f"{'up':>7}", *(f"{verb:>20}" for verb in VERBS)]))
     for pods in sizes:
-        fake.have(pods, named=NAMED)
+        fake.set_count(pods, named=NAMED)
         up, *costs = measured(pods)
         print(" ".join([f"{pods:>5}", f"{up:>7}", *(f"{cost:>20}" for cost in costs)]), flush=True)
-    fake.have(0, named=NAMED)
+    fake.set_count(0, named=NAMED)
 
 
 def measured(pods: int) -> list[str]:
@@ -49,7 +49,7 @@ def figures(folder: Path, namespace: str, pods: int) -> list[str]:
         "script=train.py",
         "on.kind=kubernetes",
         f"on.image=http://{IMAGES['base']}",
-        f"on.registry=http://{REGISTRY}/bench/scale",  # its code: the pod that takes the run to the volume is real
+        f"on.registry=http://{REGISTRY}/bench/scale",  # has Stoker: the pod that uploads the run to the volume is real
         "on.volume=training",
         f"on.namespace={namespace}",
         f"on.nodes={pods}",
@@ -84,7 +84,7 @@ def await_pods(namespace: str, run: str, pods: int) -> float:
 
 
 def timed(folder: Path, *words: str) -> tuple[str, str]:
-    """What it cost, and what it printed."""
+    """The cost of the command, and its output."""
     with open(folder / "out", "w+") as out:
         began = time.perf_counter()
         process = subprocess.Popen([sys.executable, "-m", "stoker", *words], cwd=folder, stdout=out)

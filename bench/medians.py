@@ -1,4 +1,4 @@
-"""Commands that take turns: the seconds of each, so that all meet the same noise."""
+"""Measures commands in turns, so that all have the same noise."""
 
 import statistics
 import subprocess

@@ -1,10 +1,10 @@
-"""How fast `stoker prepare` is against the raw tokenizers library, and whether its memory stays flat.
+"""Measures the speed of `stoker prepare` against the tokenizers library, and its memory for small and large data.
 
-    python bench/prepare.py            # 10 MB against 1 GB of text: some ten minutes on two cores
+    python bench/prepare.py            # 10 MB against 1 GB of text: about ten minutes on two cores
     python bench/prepare.py --quick    # 10 MB against 100 MB
 
-Both sides use one core, the same text and the same tokenizer, in turns; the raw side gets whole files in batches of
-1 MB. Memory is the sum over all processes of a prepare with two workers that trains its tokenizer too.
+Both sides use one core, the same text and the same tokenizer, and take turns; the library gets whole files in batches
+of 1 MB. Memory is the sum over all processes of a `prepare` with two workers that also trains its tokenizer.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def measure_speed(folder: Path) -> dict[str, float]:
-    """Medians of MB/s over turns taken by each side."""
+    """Median MB/s of each side."""
     texts = standard_library(10 * MB)
     data = folder / "speed"
     data.mkdir()
@@ -77,9 +78,9 @@ def measure_speed(folder: Path) -> dict[str, float]:
     for pair in range(PAIRS):
         for name in ("encode_batch", "encode_batch_fast"):
             encode = getattr(Tokenizer.from_file(str(tokenizer_file)), name)
-            times[name].append(timed(lambda encode=encode: raw(encode, texts)))
+            times[name].append(timed(partial(raw, encode, texts)))
         spec, out = Data(path=str(data), tokenizer=str(made.tokenizer)), folder / f"out-{pair}"
-        times["prepare"].append(timed(lambda spec=spec, out=out: prepare(spec, out, workers=1)))
+        times["prepare"].append(timed(partial(prepare, spec, out, workers=1)))
     return {name: size / statistics.median(seconds) for name, seconds in times.items()}
 
 
@@ -95,7 +96,7 @@ def raw(encode: Callable[[list[str]], object], texts: list[str]) -> None:
 
 
 def measure_memory(folder: Path, size: int) -> int:
-    """The largest sum of resident memory over a prepare's processes."""
+    """Peak of the resident memory summed over all processes of a `prepare`."""
     data, script = folder / f"memory-{size}", folder / "child.py"
     data.mkdir()
     script.write_text(CHILD)
@@ -127,7 +128,7 @@ def resident(pid: int) -> int:
 
 
 def standard_library(size: int) -> list[str]:
-    """The sources of Python's own library, over and over, up to this many bytes."""
+    """The source files of Python's standard library, repeated up to this many bytes."""
     files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     texts: list[str] = []
     total = 0

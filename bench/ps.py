@@ -1,4 +1,4 @@
-"""How long `stoker ps` takes over 200 runs with the files of a real one, against an empty Python.
+"""Measures `stoker ps` over 200 runs with realistic files, against an empty Python program.
 
 python bench/ps.py
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from medians import print_medians
 
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir.state import RunState
 from stoker.spec.data import Data
 from stoker.spec.run import RunSpec, Until
 
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def make(runs: Path, number: int) -> None:
-    """A run with the lines that the trainer writes: saved now and then, done at its end."""
+    """A run with the records of a real training: some checkpoints; every second run is done."""
     run = RunDir(runs / f"run-{number:03d}")
     spec = RunSpec(name=run.name, data=Data(path="/data/books"), until=Until(steps=10 * LINES))
     run.create(spec, DataRef(shards="/data/tokens", key="k"))
@@ -53,15 +54,16 @@ def make(runs: Path, number: int) -> None:
     for rank in range(2):
         run.log(rank).write_text("2026-11-15T04:57:26.123Z a line that a worker prints\n" * 500)
     if number % 2:
-        run.write_exit(Exit(state="done", code=0, step=10 * LINES, reason="all steps are done"))
+        run.write_exit(Exit(state=RunState.DONE, code=0, step=10 * LINES, reason="all steps are done"))
 
 
 def metrics(began: float, step: int) -> dict[str, object]:
-    return {
+    record: dict[str, object] = {
         "step": step, "time": began + step, "loss": 10 / (1 + step / 100), "lr": 0.0006 * (1 - step / 30000),
         "grad_norm": 0.4371236824989319, "tokens": step * 524288, "tokens_per_second": 465152.1834716, "skipped": 0,
         "samples_per_second": 454.250179, "mfu": 0.4512343, "memory_gib": 29.13, "data_wait": 0.00123, "world": 8,
-    } | ({"val_loss": 3.3} if step % 100 == 0 else {})  # fmt: skip
+    }  # fmt: skip
+    return record | ({"val_loss": 3.3} if step % 100 == 0 else {})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long a resumed run takes to find its place in a billion tokens: open the set, find the step, read its batch.
+"""Measures how long a resumed run takes to find its step in a billion tokens: open, find the step, read its batch.
 
 python bench/seek.py
 """
@@ -22,7 +22,7 @@ def main() -> None:
         shards = [Shard(file=f"train-{i:05d}.bin", tokens=SHARD_TOKENS, sha256="") for i in range(SHARDS)]
         for shard in shards:
             with open(folder / shard.file, "wb") as file:
-                file.truncate(2 * SHARD_TOKENS)  # sparse: as long as the real thing, and nothing on the disk
+                file.truncate(2 * SHARD_TOKENS)  # sparse: full length, no disk blocks
         Index(
             key="sparse", dtype="uint16", vocab=50257, end=0, tokenizer="", trained=None, documents=1, bytes=1,
             skipped=0, train=shards,

@@ -1,6 +1,6 @@
-"""Our training loop against a Hugging Face Trainer: the same model, data and batch, on the same cores or GPU.
+"""Compares the training loop with the Hugging Face Trainer: same model, data and batch, on the same cores or GPU.
 
-Both train for real, each in its own processes, and take turns. A turn gives one speed, a pair of turns one ratio; the
+Both run real trainings in their own processes, and take turns. A turn gives one speed, a pair of turns one ratio; the
 table shows medians.
 
     python bench/train.py [--case cpu|gpu|llama] [--pairs 5] [--turn 20] [--only fp32|bf16|defaults]
@@ -28,7 +28,7 @@ class Case:
     arguments: dict[str, Any]
 
     def speed(self, times: list[float]) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return (len(times) - 1) * self.sequences * self.length / (times[-1] - times[0])
 
 
@@ -87,7 +87,12 @@ def _stoker(name: str, case: Case, tokens: Path, work: Path) -> Contestant:
 
 def _hugging_face(name: str, case: Case, tokens: Path, work: Path) -> Contestant:
     times = work / f"hf-{name}.jsonl"
-    settings = {"tokens": str(tokens), "out": str(work / "hf"), "times": str(times), "shape": case.shape}
+    settings: dict[str, object] = {
+        "tokens": str(tokens),
+        "out": str(work / "hf"),
+        "times": str(times),
+        "shape": case.shape,
+    }
     settings |= {"length": case.length, "sequences": case.sequences, "arguments": case.arguments | SETTINGS[name][1]}
     command = [sys.executable, str(Path(__file__).with_name("hf_trainer.py")), json.dumps(settings)]
     return start("Hugging Face", command, times=times, log=work / f"hf-{name}.log")

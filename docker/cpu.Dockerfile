@@ -1,9 +1,9 @@
-# Base image for CPUs: Python, torch and what Stoker needs. No Stoker and no code of yours: `stoker image` lays them over it.
+# Base image for CPUs: Python, torch and the packages that Stoker needs. `stoker image` adds Stoker and your code.
 #
 #   docker build --platform linux/amd64 -f docker/cpu.Dockerfile -t REGISTRY/stoker-base:cpu docker
 #   buildah bud --platform linux/amd64 -f docker/cpu.Dockerfile -t REGISTRY/stoker-base:cpu docker
 #
-# Arguments: BASE, any Debian or Ubuntu with Python 3.11 or newer; TORCH, its version; INDEX, where pip finds it.
+# Arguments: BASE, any Debian or Ubuntu with Python 3.11 or newer; TORCH, the version of torch; INDEX, its pip index.
 ARG BASE=python:3.12.12-slim-bookworm
 FROM ${BASE}
 

@@ -1,10 +1,10 @@
 # Base image for NVIDIA GPUs, with EFA for fast networks between nodes on AWS. The CUDA libraries and NCCL come with torch's
-# wheels; the driver is the node's. No Stoker and no code of yours: `stoker image` lays them over it.
+# wheels; the driver comes from the node. `stoker image` adds Stoker and your code.
 #
 #   docker build --platform linux/amd64 -f docker/cuda.Dockerfile -t REGISTRY/stoker-base:cuda docker
 #
-# Arguments: TORCH, its version; INDEX, where pip finds it (.../whl/cu128 for an older driver); EFA, the installer's
-# version, or nothing to leave it out.
+# Arguments: TORCH, the version of torch; INDEX, its pip index (.../whl/cu128 for an older driver); EFA, the version of
+# the installer, or empty to omit EFA.
 ARG BASE=ubuntu:24.04
 FROM ${BASE}
 
@@ -13,11 +13,11 @@ ARG INDEX=https://pypi.org/simple
 ARG EFA=1.48.0
 ENV DEBIAN_FRONTEND=noninteractive PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 
-# g++ and Python's headers: torch.compile builds its kernels where it runs
+# g++ and Python's headers: torch.compile builds kernels at run time
 RUN apt-get update && \
     apt-get install -y --no-install-recommends ca-certificates curl g++ python3 python3-dev python3-venv && \
     rm -rf /var/lib/apt/lists/*
-# libfabric and the plugin that NCCL speaks to it by; no kernel module (the node's) and no MPI benchmarks
+# libfabric and NCCL's plugin for it; no kernel module (the node has it) and no MPI benchmarks
 RUN test -z "${EFA}" || { apt-get update && cd /tmp && \
       curl -fsSL "https://efa-installer.amazonaws.com/aws-efa-installer-${EFA}.tar.gz" | tar xz && \
       cd aws-efa-installer && ./efa_installer.sh -y -g --skip-kmod --skip-limit-conf --no-verify && \

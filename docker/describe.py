@@ -1,13 +1,15 @@
-"""Print what this Python has, as /opt/stoker/base.json: `stoker image` reads that instead of gigabytes of layers."""
+"""Print the Python, libc and packages of this image for /opt/stoker/base.json, which `stoker image` reads."""
 
 import json
 import platform
 from importlib import metadata
 
-kind, version = platform.libc_ver()
-about = {
+libc, version = platform.libc_ver()
+description = {
     "python": ".".join(platform.python_version_tuple()[:2]),
-    "libc": f"{kind} {version}".strip(),  # musl does not say: it is found in the layers
-    "packages": {one.metadata["Name"]: one.version for one in metadata.distributions() if one.metadata["Name"]},
+    "libc": f"{libc} {version}".strip(),  # empty for musl, which Stoker finds in the layers
+    "packages": {
+        package.metadata["Name"]: package.version for package in metadata.distributions() if package.metadata["Name"]
+    },
 }
-print(json.dumps(about, indent=1, sort_keys=True))
+print(json.dumps(description, indent=1, sort_keys=True))

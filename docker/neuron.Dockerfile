@@ -1,5 +1,5 @@
 # Base image for AWS Trainium (trn1, trn1n), with EFA: Neuron 2.31, the last release whose PyTorch trains through XLA
-# (torch 2.9). No Stoker and no code of yours: `stoker image` lays them over it.
+# (torch 2.9). `stoker image` adds Stoker and your code.
 #
 #   docker build --platform linux/amd64 -f docker/neuron.Dockerfile -t REGISTRY/stoker-base:neuron docker
 ARG BASE=ubuntu:24.04
@@ -33,10 +33,10 @@ ENV PATH=/opt/venv/bin:/opt/aws/neuron/bin:/opt/amazon/efa/bin:/usr/local/sbin:/
     LD_LIBRARY_PATH=/opt/aws/neuron/lib:/opt/amazon/efa/lib
 RUN python3 -m pip install --extra-index-url https://pip.repos.neuron.amazonaws.com \
       "neuronx-cc==${COMPILER}" "torch-neuronx==2.9.*"
-# what the compiler pins (numpy) stays as it is: the rest is fitted to it
+# keep the versions that the compiler pins (numpy), and choose the others to match
 COPY requirements.txt /opt/stoker/
-RUN python3 -m pip freeze > /tmp/there && sed 's/==/>=0,<=/' /opt/stoker/requirements.txt > /tmp/wanted && \
-    python3 -m pip install -c /tmp/there -r /tmp/wanted && rm /tmp/there /tmp/wanted
+RUN python3 -m pip freeze > /tmp/installed && sed 's/==/>=0,<=/' /opt/stoker/requirements.txt > /tmp/required && \
+    python3 -m pip install -c /tmp/installed -r /tmp/required && rm /tmp/installed /tmp/required
 COPY describe.py /opt/stoker/
 RUN python3 /opt/stoker/describe.py > /opt/stoker/base.json
 

@@ -26,6 +26,8 @@ def reference() -> str:
         if head != section:
             section = head
             lines += ["", f"## {head}{_default(head, defaults)}", "", doc(head), ""]
+        if tail == "nodes" and head == "on":
+            lines += ["", "With `kind: kubernetes`:", ""]
         if tail:
             lines.append(f"- `{key}`{_default(key, defaults)}: {doc(key)}")
     return "\n".join(lines) + "\n"
@@ -36,7 +38,9 @@ def _default(key: str, defaults: dict[str, object]) -> str:
         return ""
     value: object = defaults
     for part in key.split("."):
-        value = value[part] if isinstance(value, dict) else None
+        value = value[part] if isinstance(value, dict) and part in value else None
+    if value is None and key.startswith("on."):
+        value = keys()[key].default
     if value is None or (isinstance(value, dict) and value) or key == "data.path":
         return ""
     return f" ({value})"

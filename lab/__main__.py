@@ -12,31 +12,31 @@ from lab.places import IMAGES, KUBECONFIG, LOGS, NODES, REGISTRY
 from stoker.spec.errors import UserError
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab", description="A real Kubernetes cluster on this machine.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    up = verbs.add_parser("up", help="build and start it; it stays until `down`")
+    up = verbs.add_parser("up", help="build and start the lab; it stays until `down`")
     up.add_argument("--packages", type=Path, help="the site-packages that containers see (default: this Python's)")
-    verbs.add_parser("down", help="take it away without a trace")
-    verbs.add_parser("status", help="what runs, and in how much memory")
-    verbs.add_parser("env", help="where it is, as lines for a shell")
-    kwok = verbs.add_parser("kwok", help="have so many fake nodes")
+    verbs.add_parser("down", help="stop the lab and delete its files")
+    verbs.add_parser("status", help="show the nodes and the memory in use")
+    verbs.add_parser("env", help="print KUBECONFIG, kubectl, registry and images as shell variables")
+    kwok = verbs.add_parser("kwok", help="set the number of fake nodes")
     kwok.add_argument("nodes", type=int)
-    verbs.add_parser("packages", help="install what the tests and the lab need from Debian, where the lab can run")
-    verbs.add_parser("gcs", help="build the server that plays Google Cloud Storage for tests")
-    verbs.add_parser("build", help="build all of it and start nothing; a machine that cannot run it is told why")
+    verbs.add_parser("packages", help="install the Debian packages of the tests and the lab, if the lab can run here")
+    verbs.add_parser("gcs", help="build the fake Google Cloud Storage server of the tests")
+    verbs.add_parser("build", help="build everything and start nothing; print why if the lab cannot run here")
     verbs.add_parser("pin", help="write lab/go/*/go.mod from versions.toml")
-    asked = parser.parse_args(words)
+    args = parser.parse_args(argv)
     try:
-        _do(asked)
+        _run(args)
         sys.stdout.flush()
-    except BrokenPipeError:  # `python -m lab env | head -1` has read enough
+    except BrokenPipeError:  # `python -m lab env | head -1` closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UserError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:
-        print(f"lab: this failed, see above: {' '.join(error.cmd)}", file=sys.stderr)
+        print(f"lab: command failed, see above: {' '.join(error.cmd)}", file=sys.stderr)
         return 1
     except RuntimeError as error:
         print(f"lab: {error}", file=sys.stderr)
@@ -44,40 +44,40 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _do(asked: argparse.Namespace) -> None:
-    match asked.verb:
+def _run(args: argparse.Namespace) -> None:
+    match args.verb:
         case "up":
-            cluster.up(keep=True, lend=asked.packages)
+            cluster.up(keep=True, packages_folder=args.packages)
             _env()
         case "down":
-            _need_root()
+            _require_root()
             cluster.down()
         case "status":
             _status()
         case "env":
             _env()
         case "kwok":
-            _need()
-            fake.have(asked.nodes)
+            _require_lab()
+            fake.set_count(args.nodes)
         case "packages":
-            _where_it_can_run(packages.install)
+            _if_supported(packages.install)
         case "gcs":
             golang.gcs()
         case "build":
-            _where_it_can_run(cluster.build)
+            _if_supported(cluster.build)
         case "pin":
             pin.pin()
 
 
-def _where_it_can_run(work: Callable[[], object]) -> None:
-    if missing := cluster.lacks():
-        print(f"lab: {missing}: its tests will be skipped")
+def _if_supported(work: Callable[[], object]) -> None:
+    if reason := cluster.unsupported():
+        print(f"lab: {reason}: its tests will be skipped")
     else:
         work()
 
 
 def _env() -> None:
-    _need()
+    _require_lab()
     print(f"KUBECONFIG={KUBECONFIG}")
     print(f"KUBECTL={cluster.kubectl().program}")
     print(f"REGISTRY={REGISTRY}")
@@ -86,7 +86,7 @@ def _env() -> None:
 
 
 def _status() -> None:
-    _need()
+    _require_lab()
     hosts = host.alive()
     print(cluster.kubectl()("get", "nodes", "--output=wide"), end="")
     used = sum(_kib(pid) for pid in host.processes(hosts))
@@ -94,7 +94,7 @@ def _status() -> None:
 
 
 def _kib(pid: int) -> int:
-    """The memory that a process has to itself, and its part of what it shares."""
+    """The proportional set size of a process: its private memory and its share of shared memory."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -102,15 +102,15 @@ def _kib(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-def _need() -> None:
-    _need_root()
+def _require_lab() -> None:
+    _require_root()
     if cluster.running() is None:
-        raise UserError("the lab is not up", remedy="Run: make lab")
+        raise UserError("the lab is not running", remedy="Run: make lab")
 
 
-def _need_root() -> None:
+def _require_root() -> None:
     if os.geteuid() != 0:
-        raise UserError("the lab is root's", remedy="Run this as root")
+        raise UserError("the lab needs root", remedy="Run this as root")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a bare cluster still lacks: a name service, a class of volumes."""
+"""Adds DNS and a storage class to the cluster."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def _dns() -> list[dict[str, Any]]:
 
 
 def _storage() -> dict[str, Any]:
-    """Volumes of this class are folders of this machine, so that pods of both nodes see the same files."""
+    """Volumes of this class are folders on this machine, so that pods on both nodes see the same files."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",

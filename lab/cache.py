@@ -1,4 +1,4 @@
-"""Things built once: each lies in the cache under a key made from all that it was made from."""
+"""A build cache: each build is stored under a hash of its inputs."""
 
 import fcntl
 import hashlib
@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lab.places import CACHE
-from lab.progress import say
+from lab.progress import log
 
 
 def key(*parts: str | bytes | Path) -> str:
-    """A hash over texts and files, and over what lies in folders."""
-    found = hashlib.sha256()
+    """A hash of texts, files and the contents of folders."""
+    digest = hashlib.sha256()
     for part in parts:
         for content in _contents(part):
-            found.update(len(content).to_bytes(8, "big") + content)
-    return found.hexdigest()[:16]
+            digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.hexdigest()[:16]
 
 
-def built(name: str, made_from: str, build: Callable[[Path], None], *, takes: str = "") -> Path:
-    """The folder that `build` fills, from the cache or made now. It is there whole or not at all."""
-    folder = CACHE / f"{name}-{made_from}"
+def built(name: str, inputs: str, build: Callable[[Path], None], *, takes: str = "") -> Path:
+    """Return the folder that `build` fills, from the cache or built now. It is complete, or it does not exist."""
+    folder = CACHE / f"{name}-{inputs}"
     if folder.exists():
         return folder
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -32,18 +32,18 @@ def built(name: str, made_from: str, build: Callable[[Path], None], *, takes: st
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder
-        for left in CACHE.glob(f"{name}-*.half"):  # by a build that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        began = time.monotonic()
-        say(f"building {name}{takes and f', once: {takes}'}")
-        half = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=".half", dir=CACHE))
+        for unfinished in CACHE.glob(f"{name}-*.tmp"):  # from a build that was killed
+            shutil.rmtree(unfinished, ignore_errors=True)
+        start = time.monotonic()
+        log(f"building {name}{takes and f', only once: {takes}'}")
+        temporary = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=".tmp", dir=CACHE))
         try:
-            build(half)
-            half.chmod(0o755)
-            os.replace(half, folder)
+            build(temporary)
+            temporary.chmod(0o755)
+            os.replace(temporary, folder)
         finally:
-            shutil.rmtree(half, ignore_errors=True)
-        say(f"built {name} in {time.monotonic() - began:.0f} s")
+            shutil.rmtree(temporary, ignore_errors=True)
+        log(f"built {name} in {time.monotonic() - start:.0f} s")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The branch of the cgroup tree that the nodes' pods live in."""
+"""The cgroups of the nodes and their pods."""
 
 import contextlib
 import os
@@ -9,36 +9,36 @@ from pathlib import Path
 from lab.places import CGROUP, STATE
 
 ROOT = Path("/sys/fs/cgroup")
-CONTROLLERS = {"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}  # kubelet wants those that the root has
-HANDED_DOWN = "cgroup.subtree_control"
+CONTROLLERS = {"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}  # kubelet needs those that the root has
+ENABLED = "cgroup.subtree_control"
 BEFORE = STATE / "controllers"
-"""What the root of the new tree handed down before there was a lab."""
-PATIENCE_S = 60
+"""The controllers that the cgroup v2 root had enabled before the lab started."""
+REMOVE_TIMEOUT_S = 60
 
 
-def lacks() -> str | None:
-    """Why there can be no branch, in a few words; None if there can."""
+def unsupported() -> str | None:
+    """Return why cgroups cannot be created, or None."""
     roots = _roots()
     if not roots or not all(os.access(root, os.W_OK) for root in roots):
-        return f"nothing can be written to {ROOT}"
-    if _is_new() and (missing := _missing(ROOT)) and _is_inner(ROOT):
-        return f"this is a container whose cgroup cannot hand down {', '.join(sorted(missing))}"
+        return f"{ROOT} is not writable"
+    if _is_v2() and (missing := _missing(ROOT)) and _is_inner(ROOT):
+        return f"this is a container whose cgroup cannot enable {', '.join(sorted(missing))}"
     return None
 
 
 def make(names: Iterable[str]) -> None:
-    """A branch for each node."""
-    if _is_new():
-        BEFORE.write_text((ROOT / HANDED_DOWN).read_text())
-        _hand_down(ROOT)
+    """Create a cgroup for each node."""
+    if _is_v2():
+        BEFORE.write_text((ROOT / ENABLED).read_text())
+        _enable(ROOT)
     for root in _roots():
-        for branch in [root / CGROUP, *(root / CGROUP / name for name in names)]:
-            branch.mkdir(exist_ok=True)
-            _fill(branch)
+        for group in [root / CGROUP, *(root / CGROUP / name for name in names)]:
+            group.mkdir(exist_ok=True)
+            _initialise(group)
 
 
 def path(name: str) -> str:
-    """A node's own branch, below every root."""
+    """The cgroup of a node, relative to every root."""
     return f"/{CGROUP}/{name}"
 
 
@@ -46,18 +46,18 @@ def remove() -> None:
     for root in _roots():
         _remove(root / CGROUP)
     if BEFORE.exists():
-        for one in _words(ROOT / HANDED_DOWN) - _words(BEFORE):
-            with contextlib.suppress(OSError):  # somebody else uses it by now
-                (ROOT / HANDED_DOWN).write_text(f"-{one}")
+        for controller in _items(ROOT / ENABLED) - _items(BEFORE):
+            with contextlib.suppress(OSError):  # in use by another process now
+                (ROOT / ENABLED).write_text(f"-{controller}")
         BEFORE.unlink()
 
 
-def _remove(branch: Path) -> None:
-    """The kernel may take a while over processes that were killed, and holds their branch until then."""
-    deadline = time.monotonic() + PATIENCE_S
-    while branch.exists():
+def _remove(group: Path) -> None:
+    """Retry until the kernel has removed killed processes, which keep their cgroup busy."""
+    deadline = time.monotonic() + REMOVE_TIMEOUT_S
+    while group.exists():
         try:
-            for folder, _, _ in os.walk(branch, topdown=False):
+            for folder, _, _ in os.walk(group, topdown=False):
                 Path(folder).rmdir()
         except OSError as error:
             if time.monotonic() > deadline:
@@ -65,39 +65,39 @@ def _remove(branch: Path) -> None:
             time.sleep(0.05)
 
 
-def _is_new() -> bool:
-    """Whether there is one tree for all controllers (v2), not one for each (v1)."""
+def _is_v2() -> bool:
+    """Whether this machine has cgroup v2 (one tree for all controllers), not v1 (one tree per controller)."""
     return (ROOT / "cgroup.controllers").exists()
 
 
 def _roots() -> list[Path]:
-    if _is_new():
+    if _is_v2():
         return [ROOT]
     return [file.parent for file in ROOT.glob("*/cgroup.procs")]
 
 
 def _is_inner(folder: Path) -> bool:
-    """Only the root of all may have processes of its own and hand controllers down too; it alone has no type."""
+    """Whether this is a non-root cgroup with processes, which cannot enable controllers (a root has no cgroup.type)."""
     return (folder / "cgroup.type").exists() and bool((folder / "cgroup.procs").read_text().strip())
 
 
-def _fill(branch: Path) -> None:
-    """In the old tree a cpuset starts empty and takes no process; in the new one a branch hands nothing down yet."""
+def _initialise(group: Path) -> None:
+    """Initialise a cgroup. In v1 a new cpuset is empty and accepts no process; in v2 no controllers are enabled."""
     for name in ["cpuset.cpus", "cpuset.mems"]:
-        if (branch / name).exists() and not (branch / name).read_text().strip():
-            (branch / name).write_text((branch.parent / name).read_text())
-    if _is_new():
-        _hand_down(branch)
+        if (group / name).exists() and not (group / name).read_text().strip():
+            (group / name).write_text((group.parent / name).read_text())
+    if _is_v2():
+        _enable(group)
 
 
-def _hand_down(folder: Path) -> None:
+def _enable(folder: Path) -> None:
     if missing := _missing(folder):
-        (folder / HANDED_DOWN).write_text(" ".join(f"+{one}" for one in sorted(missing)))
+        (folder / ENABLED).write_text(" ".join(f"+{controller}" for controller in sorted(missing)))
 
 
 def _missing(folder: Path) -> set[str]:
-    return CONTROLLERS & _words(folder / "cgroup.controllers") - _words(folder / HANDED_DOWN)
+    return CONTROLLERS & _items(folder / "cgroup.controllers") - _items(folder / ENABLED)
 
 
-def _words(file: Path) -> set[str]:
+def _items(file: Path) -> set[str]:
     return set(file.read_text().split())

@@ -1,4 +1,4 @@
-"""The lab as a whole: up, down, and what runs."""
+"""Builds, starts and stops the lab."""
 
 import contextlib
 import fcntl
@@ -19,54 +19,54 @@ from lab import (
     host,
     image,
     images,
-    lending,
     machine,
     network,
     node,
     operators,
     packages,
     pki,
+    shared_packages,
 )
 from lab.kubectl import Kubectl
 from lab.places import CACHE, IMAGES, KUBECONFIG, LOCK, NODES, PROVISIONED, READY, STATE, VOLUMES
-from lab.progress import say
+from lab.progress import log
 from stoker.spec.errors import UserError
 
-PATIENCE_S = 300
-OURS = PROVISIONED / ".stoker-lab"
-"""There, under what the hosts mount over it, when the folder is a lab's own."""
+TIMEOUT_S = 300
+OWNER_FILE = PROVISIONED / ".stoker-lab"
+"""Marks the folder as created by a lab. The hosts mount over it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What the lab is made of, in the cache."""
+    """The build outputs of the lab, in the cache."""
 
     programs: Path
     images: dict[str, Path]
     operators: dict[str, Path]
-    """Images of their programs."""
+    """The image of each operator's program."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Running:
-    """What is known of a lab that is up."""
+    """A running lab."""
 
     key: str
-    """Of the files it was made from."""
+    """The hash of its source files."""
     keep: bool
-    """Whether it stays when nobody uses it."""
+    """Whether it keeps running when no test session uses it."""
     programs: str
 
 
-def up(*, keep: bool, lend: Path | None = None) -> None:
-    """Build what is not built, start what does not run. A lab that is not kept goes with the last of its users."""
-    if missing := lacks():
-        raise UserError(missing, remedy="Run `make lab` as root on a Debian 12 machine")
+def up(*, keep: bool, packages_folder: Path | None = None) -> None:
+    """Build and start the lab unless it is running. Without `keep`, it stops with the last test session."""
+    if reason := unsupported():
+        raise UserError(reason, remedy="Run `make lab` as root on a Debian 12 machine")
     with _locked():
-        now, key = running(), cache.key(*_sources())
-        if now is None and kept() and not keep:
-            raise UserError("the lab of `make lab` does not answer", remedy="Run: make lab")
-        if now is None or (now.key != key and (keep or not now.keep)):
+        current, key = running(), cache.key(*_sources())
+        if current is None and kept() and not keep:
+            raise UserError("the lab started by `make lab` does not respond", remedy="Run: make lab")
+        if current is None or (current.key != key and (keep or not current.keep)):
             parts = build()
             _clear()
             network.check_free()
@@ -75,14 +75,14 @@ def up(*, keep: bool, lend: Path | None = None) -> None:
             except BaseException:
                 _stop()
                 raise
-            now = Running(key=key, keep=keep, programs=str(parts.programs))
-        elif now.key != key:
-            say("the lab that runs was made by `make lab` from other files: it is used as it is")
-        lending.lend(lend)
-        lending.tell()
-        written = READY.with_suffix(".new")
-        written.write_text(json.dumps(asdict(replace(now, keep=now.keep or keep))))
-        written.replace(READY)  # others read it without the lock
+            current = Running(key=key, keep=keep, programs=str(parts.programs))
+        elif current.key != key:
+            log("the running lab was started by `make lab` from other source files: using it unchanged")
+        shared_packages.share(packages_folder)
+        shared_packages.describe()
+        temporary = READY.with_suffix(".new")
+        temporary.write_text(json.dumps(asdict(replace(current, keep=current.keep or keep))))
+        temporary.replace(READY)  # read by other processes without the lock
 
 
 def down() -> None:
@@ -91,23 +91,23 @@ def down() -> None:
 
 
 def down_unless_kept() -> None:
-    """For a lab that nobody uses. One that is being started by `make lab` is not ready yet, but will be kept."""
+    """Stop an unused lab. Does nothing while `make lab` holds the lock: that lab is not ready yet, but will be kept."""
     with contextlib.suppress(BlockingIOError), _locked(wait=False):
         if not kept():
             _clear()
 
 
 def running() -> Running | None:
-    """The lab that runs; None when there is none, or half of one."""
+    """Return the running lab, or None if there is none or it is incomplete."""
     if not READY.exists() or set(host.alive()) != {"control", *NODES}:
         return None
-    if not control.ready(PATIENCE_S):  # on a busy machine an answer may take long, and others use what would be cleared
+    if not control.ready(TIMEOUT_S):  # slow on a busy machine; do not clear a lab that others use
         return None
     return Running(**json.loads(READY.read_text()))
 
 
 def kept() -> bool:
-    """Whether there is a lab that only `make lab` and `make lab-down` may take away, be it slow to answer or not."""
+    """Whether a lab exists that only `make lab` and `make lab-down` may stop, even if it does not respond."""
     return set(host.alive()) == {"control", *NODES} and READY.exists() and bool(json.loads(READY.read_text())["keep"])
 
 
@@ -115,31 +115,31 @@ def kubectl() -> Kubectl:
     return Kubectl(program=Path(json.loads(READY.read_text())["programs"]) / "kubectl")
 
 
-def lacks() -> str | None:
-    """Why this machine cannot run the lab, in a few words; None if it can."""
+def unsupported() -> str | None:
+    """Return why this machine cannot run the lab, or None."""
     parts = ("cluster", "operator", "trainer", "volcano")
-    return machine.lacks(built=all(any(CACHE.glob(f"{name}-*")) for name in parts))
+    return machine.unsupported(built=all(any(CACHE.glob(f"{name}-*")) for name in parts))
 
 
 def build() -> Parts:
-    """Debian's parts and Go's are made side by side: the ones wait for the network, the others for the processor."""
+    """Build the Debian and Go parts in parallel: the former wait for the network, the latter for the CPU."""
     packages.install()
     with ThreadPoolExecutor() as pool:
         base = pool.submit(images.base)
         programs, _ = golang.cluster(), golang.kwok()
-        made = {"pause": images.pause(), "bare": images.bare(), "base": base.result()}
-        made |= {"init": images.init(), "etcd": images.etcd()}
-    return Parts(programs=programs, images=made, operators=images.operators())
+        built = {"pause": images.pause(), "bare": images.bare(), "base": base.result()}
+        built |= {"init": images.init(), "etcd": images.etcd()}
+    return Parts(programs=programs, images=built, operators=images.operators())
 
 
 def _start(parts: Parts) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     VOLUMES.mkdir(parents=True, exist_ok=True)
     if not PROVISIONED.exists():
         PROVISIONED.mkdir()
-        OURS.touch()
+        OWNER_FILE.touch()
     cgroups.make(NODES)
-    lending.lend(None)
+    shared_packages.share(None)
     pki.make()
     shutil.copy(pki.kubeconfig("admin"), KUBECONFIG)
     hosts = {name: host.boot(name, parts.programs / "pause") for name in ["control", *NODES]}
@@ -149,13 +149,13 @@ def _start(parts: Parts) -> None:
     kubectl = Kubectl(program=parts.programs / "kubectl")
     with ThreadPoolExecutor() as pool:
         work = [pool.submit(image.push, parts.images[name], IMAGES[name]) for name in IMAGES]
-        work += [pool.submit(node.start, one, parts.programs) for one in nodes]
+        work += [pool.submit(node.start, each, parts.programs) for each in nodes]
         work += [pool.submit(addons.install, kubectl)]
         work += [pool.submit(_operators, kubectl, parts)]
-        for one in work:
-            one.result()
+        for task in work:
+            task.result()
     _wait(kubectl)
-    say(f"the lab is up, in {time.monotonic() - began:.1f} s")
+    log(f"the lab is running, started in {time.monotonic() - start:.1f} s")
 
 
 def _sources() -> list[Path]:
@@ -164,30 +164,30 @@ def _sources() -> list[Path]:
 
 
 def _operators(kubectl: Kubectl, parts: Parts) -> None:
-    """Their images first: a pod that finds none asks again ten seconds later."""
+    """Push the images first: a failed pull is retried only after ten seconds."""
     for name, folder in parts.operators.items():
         image.push(folder, operators.image(name))
     operators.install(kubectl)
 
 
 def _wait(kubectl: Kubectl) -> None:
-    kubectl("wait", "--for=create", "node", *NODES, f"--timeout={PATIENCE_S}s")
-    kubectl("wait", "--for=condition=Ready", "node", *NODES, f"--timeout={PATIENCE_S}s")
+    kubectl("wait", "--for=create", "node", *NODES, f"--timeout={TIMEOUT_S}s")
+    kubectl("wait", "--for=condition=Ready", "node", *NODES, f"--timeout={TIMEOUT_S}s")
     operators.wait(kubectl)
 
 
 def _clear() -> None:
-    """Whatever a lab left behind, whole, half or killed."""
+    """Remove everything that a lab left behind, even after a crash."""
     _stop()
     shutil.rmtree(STATE, ignore_errors=True)
-    if host.none() and OURS.exists():  # another lab may have its own volumes mounted there
-        OURS.unlink()
-        with contextlib.suppress(OSError):  # somebody put something in
+    if host.none() and OWNER_FILE.exists():  # another lab may have mounted its volumes there
+        OWNER_FILE.unlink()
+        with contextlib.suppress(OSError):  # not empty
             PROVISIONED.rmdir()
 
 
 def _stop() -> None:
-    """All but the files: the logs of a lab that does not start are needed."""
+    """Stop everything but keep the files: the logs show why a lab did not start."""
     host.kill()
     network.disconnect()
     cgroups.remove()

@@ -1,4 +1,4 @@
-"""The servers of the control host: etcd, the API server, its controllers, the scheduler, names and images."""
+"""The servers of the control host: etcd, API server, controller manager, scheduler, DNS and registry."""
 
 import http.client
 import socket
@@ -36,13 +36,13 @@ def start(host: Host, programs: Path) -> None:
         f"--listen-client-urls={ETCD}",
         f"--advertise-client-urls={ETCD}",
         "--listen-peer-urls=http://127.0.0.1:2380",
-        "--unsafe-no-fsync",  # nothing here outlives a power cut, and the disk is shared with what is measured
+        "--unsafe-no-fsync",  # no data has to survive a power cut, and benchmarks share the disk
         "--quota-backend-bytes=4294967296",
         "--log-level=warn",
     )
     start_registry(host)
     host.start("kube-apiserver", str(programs / "kube-apiserver"), *_api_flags())
-    wait_for(ready, "the API server")  # the others end when they find their roles missing
+    wait_for(ready, "the API server")  # the others exit if their roles do not exist
     host.start("kube-controller-manager", str(programs / "kube-controller-manager"), *_controller_flags())
     host.start(
         "kube-scheduler",
@@ -53,11 +53,11 @@ def start(host: Host, programs: Path) -> None:
         "--bind-address=127.0.0.1",
     )
     start_dns(host, programs)
-    wait_for(_registry_answers, "the registry")
+    wait_for(_registry_responds, "the registry")
 
 
 def _scheduler_config() -> Path:
-    """All nodes are looked at for each pod: a pod that would rather not be on a fake one finds the two real ones."""
+    """Score all nodes for each pod, so that a pod that prefers real nodes finds them among the fake ones."""
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -90,29 +90,29 @@ def start_dns(host: Host, programs: Path) -> None:
     host.start("dns", str(programs / "dns"), "-conf", str(file))
 
 
-def connection(patience_s: float) -> http.client.HTTPSConnection:
-    """To the API server, as one who may do everything."""
+def connection(timeout_s: float) -> http.client.HTTPSConnection:
+    """A connection to the API server, with all permissions."""
     context = ssl.create_default_context(cafile=str(pki.CA))
     context.load_cert_chain(pki.certificate("lab"), pki.key("lab"))
-    return http.client.HTTPSConnection(CONTROL, API_PORT, timeout=patience_s, context=context)
+    return http.client.HTTPSConnection(CONTROL, API_PORT, timeout=timeout_s, context=context)
 
 
-def ready(patience_s: float = 2) -> bool:
-    """Whether the API server answers."""
+def ready(timeout_s: float = 2) -> bool:
+    """Whether the API server responds."""
     try:
-        asked = connection(patience_s)
+        server = connection(timeout_s)
     except OSError:  # no certificates yet
         return False
     try:
-        asked.request("GET", "/readyz")
-        return asked.getresponse().status == 200
+        server.request("GET", "/readyz")
+        return server.getresponse().status == 200
     except OSError:
         return False
     finally:
-        asked.close()
+        server.close()
 
 
-def _registry_answers() -> bool:
+def _registry_responds() -> bool:
     try:
         socket.create_connection((CONTROL, REGISTRY_PORT), timeout=2).close()
     except OSError:
@@ -140,7 +140,7 @@ def _api_flags() -> list[str]:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
-        "--enable-aggregator-routing=true",  # webhooks are reached at their pods: this host has no kube-proxy
+        "--enable-aggregator-routing=true",  # connect to webhook pods directly: this host has no kube-proxy
         "--profiling=false",
     ]
 
@@ -157,5 +157,5 @@ def _controller_flags() -> list[str]:
         f"--root-ca-file={pki.CA}",
         f"--cluster-signing-cert-file={pki.CA}",
         f"--cluster-signing-key-file={pki.FOLDER / 'ca.key'}",
-        "--enable-hostpath-provisioner=true",  # makes volumes in places.PROVISIONED, which all hosts share
+        "--enable-hostpath-provisioner=true",  # creates volumes in places.PROVISIONED, which all hosts share
     ]

@@ -1,4 +1,4 @@
-"""Fake nodes: kwok plays thousands of them, and the pods that the scheduler puts there."""
+"""Fake nodes: kwok simulates thousands of nodes, and the pods scheduled on them."""
 
 import fcntl
 import json
@@ -19,46 +19,48 @@ from lab.kubectl import Kubectl
 from lab.places import CONTROL, FAKE_PODS, LOGS, STATE
 
 MARK = "kwok.x-k8s.io/node"
-"""Annotation and taint of a fake node, and the label with its set's name: a pod has to tolerate it to get there."""
-ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
-AT_ONCE = 8
-PATIENCE_S = 600
-PORT = 10247  # where kwok answers in the kubelets' place
-LEASE_S = 120  # renewed every quarter of it: a shorter one is too many requests where there are 5,000 nodes
+"""Annotation and taint of a fake node, and the label with the name of its set. Pods must tolerate the taint."""
+CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
+PARALLEL_REQUESTS = 8
+TIMEOUT_S = 600
+PORT = 10247  # kwok serves the kubelet API here
+LEASE_S = 120  # renewed after a quarter of this time; a shorter lease means too many requests with 5,000 nodes
 START = "2026-01-01T00:00:00.000000000Z"
-LINE = "kwok: a fake pod says nothing else"
+LOG_LINE = "kwok: log of a fake pod"
 
 
-def have(nodes: int, *, named: str = "fake") -> None:
-    """So many fake nodes of this name, no more and no fewer. kwok itself goes with the last of any name."""
+def set_count(nodes: int, *, named: str = "fake") -> None:
+    """Create or delete fake nodes until the set `named` has this many. kwok stops with the last node of any set."""
     kubectl = cluster.kubectl()
-    there = _there(kubectl, f"{MARK}={named}")
+    existing = _readiness(kubectl, f"{MARK}={named}")
     wanted = [f"{named}-{number:05d}" for number in range(nodes)]
-    if set(there) - set(wanted):
-        kubectl("delete", "--raw", f"/api/v1/nodes?labelSelector={MARK}%3D{named}")  # kubectl itself takes one by one
-        there = {}
-    new = [name for name in wanted if name not in there]
-    with _one_at_a_time():
+    if set(existing) - set(wanted):
+        # one request; `kubectl delete nodes` deletes them one by one
+        kubectl("delete", "--raw", f"/api/v1/nodes?labelSelector={MARK}%3D{named}")
+        existing = {}
+    new = [name for name in wanted if name not in existing]
+    with _locked():
         if nodes and not _processes():
             _start(golang.kwok())
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for done in [pool.submit(_create, new[start::AT_ONCE], named) for start in range(AT_ONCE)]:
-                done.result()
-    deadline = time.monotonic() + PATIENCE_S
-    while sum(_there(kubectl, f"{MARK}={named}").values()) < nodes:
+        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
+            parts = [new[start::PARALLEL_REQUESTS] for start in range(PARALLEL_REQUESTS)]
+            for task in [pool.submit(_create, part, named) for part in parts]:
+                task.result()
+    deadline = time.monotonic() + TIMEOUT_S
+    while sum(_readiness(kubectl, f"{MARK}={named}").values()) < nodes:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the fake nodes do not get ready: see {LOGS}")
+            raise RuntimeError(f"the fake nodes did not become ready: see {LOGS}")
         time.sleep(max(0.5, nodes / 1000))
-    with _one_at_a_time():
-        if not nodes and not _there(kubectl, MARK):
+    with _locked():
+        if not nodes and not _readiness(kubectl, MARK):
             _stop()
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Another test's last node may go while this one's first comes."""
-    with (STATE / "kwok.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+def _locked() -> Iterator[None]:
+    """Another test may delete the last node while this one creates its first."""
+    with (STATE / "kwok.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -73,7 +75,7 @@ def _stop() -> None:
 def _start(built: Path) -> None:
     config = STATE / "kwok.yaml"
     log = STATE / "kwok.pod.log"
-    log.write_text(f"{START} stdout F {LINE}\n")
+    log.write_text(f"{START} stdout F {LOG_LINE}\n")
     logs = {
         "apiVersion": "kwok.x-k8s.io/v1alpha1",
         "kind": "ClusterLogs",
@@ -99,29 +101,30 @@ def _start(built: Path) -> None:
 
 
 def _processes() -> list[int]:
-    found = []
+    pids = []
     for pid in host.processes(host.alive()):
-        with suppress(OSError):  # it ended meanwhile
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            if Path(words[0]).name == "kwok":
-                found.append(pid)
-    return found
+        with suppress(OSError):  # it has exited
+            argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if Path(argv[0]).name == "kwok":
+                pids.append(pid)
+    return pids
 
 
 def _create(names: list[str], named: str) -> None:
-    asked = control.connection(PATIENCE_S)
+    server = control.connection(TIMEOUT_S)
     for name in names:
-        asked.request("POST", "/api/v1/nodes", json.dumps(_node(name, named)), {"Content-Type": "application/json"})
-        answer = asked.getresponse()
-        said = answer.read()
-        if answer.status != HTTPStatus.CREATED:
-            raise RuntimeError(f"{name}: {said.decode()}")
-    asked.close()
+        server.request("POST", "/api/v1/nodes", json.dumps(_node(name, named)), {"Content-Type": "application/json"})
+        response = server.getresponse()
+        body = response.read()
+        if response.status != HTTPStatus.CREATED:
+            raise RuntimeError(f"{name}: {body.decode()}")
+    server.close()
 
 
-def _there(kubectl: Kubectl, selector: str) -> dict[str, bool]:
+def _readiness(kubectl: Kubectl, selector: str) -> dict[str, bool]:
     """The fake nodes, and whether each is ready."""
-    lines = kubectl("get", "nodes", f"--selector={selector}", "--no-headers").splitlines()  # a table is small
+    # a table is smaller than JSON
+    lines = kubectl("get", "nodes", f"--selector={selector}", "--no-headers").splitlines()
     return {name: "Ready" in state.split(",") for name, state, *_ in map(str.split, lines)}
 
 
@@ -132,5 +135,5 @@ def _node(name: str, named: str) -> dict[str, Any]:
         "kind": "Node",
         "metadata": {"name": name, "labels": labels, "annotations": {MARK: "fake"}},
         "spec": {"taints": [{"key": MARK, "value": "fake", "effect": "NoSchedule"}]},
-        "status": {"allocatable": ROOM, "capacity": ROOM},
+        "status": {"allocatable": CAPACITY, "capacity": CAPACITY},
     }

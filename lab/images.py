@@ -13,7 +13,7 @@ NSLOOKUP = HERE / "nslookup"
 
 
 def pause() -> Path:
-    """What a pod's sandbox runs."""
+    """The sandbox image of a pod."""
     program = golang.cluster() / "pause"
 
     def build(folder: Path) -> None:
@@ -23,7 +23,7 @@ def pause() -> Path:
 
 
 def bare() -> Path:
-    """A shell and little else: no Python."""
+    """An image with busybox only, without Python."""
 
     def build(folder: Path) -> None:
         links = {f"bin/{name}": "busybox" for name in APPLETS}
@@ -33,23 +33,23 @@ def bare() -> Path:
 
 
 def base() -> Path:
-    """Debian with Python, for training pods. Packages such as torch are not in it: the nodes lend them (PACKAGES)."""
-    wanted = versions.read()
+    """Debian with Python, for training pods. Packages such as torch are mounted by the nodes (PACKAGES)."""
+    pinned = versions.read()
 
     def build(folder: Path) -> None:
         tar = folder / "tar"
-        subprocess.run(_debian(tar, wanted.suite, wanted.base_packages), check=True)
+        subprocess.run(_debian(tar, pinned.suite, pinned.base_packages), check=True)
         with open(tar, "rb") as stream:
             image.write(folder, stream, Cmd=["python3"])
         tar.unlink()
 
-    made_from = cache.key(" ".join(_debian(Path(), wanted.suite, wanted.base_packages)), _writer())
-    return cache.built("image-base", made_from, build)
+    inputs = cache.key(" ".join(_debian(Path(), pinned.suite, pinned.base_packages)), _writer())
+    return cache.built("image-base", inputs, build)
 
 
 def init() -> Path:
-    """What waits for the master before a worker of a PyTorchJob starts. busybox has an nslookup too, but it fails
-    when one of the search suffixes knows no such name."""
+    """The init container of a PyTorchJob worker, which waits for the master. busybox's nslookup fails when the name is
+    unknown in one of the search domains, so it is replaced."""
 
     def build(folder: Path) -> None:
         image.extend(folder, base(), image.layer({"usr/bin/nslookup": NSLOOKUP}))
@@ -58,7 +58,7 @@ def init() -> Path:
 
 
 def etcd() -> Path:
-    """A server for runs that ask for `on.rendezvous: etcd`, where its own images have it."""
+    """An etcd server for runs with `on.rendezvous: etcd`, at the path of the official images."""
     program = golang.etcd() / "etcd"
 
     def build(folder: Path) -> None:
@@ -68,7 +68,7 @@ def etcd() -> Path:
 
 
 def operators() -> dict[str, Path]:
-    """What the pods of each operator run, by the name of the container that its manifests have."""
+    """The image of each operator, by the name of the container in its manifests."""
     trainer, volcano = golang.trainer(), golang.volcano()
     return {
         "training-operator": _program("operator", golang.operator() / "manager"),
@@ -81,7 +81,7 @@ def operators() -> dict[str, Path]:
 
 
 def _program(name: str, program: Path) -> Path:
-    """As the operators' manifests want it: one program, and a user that is not root."""
+    """An image with one program and a non-root user, as the operators' manifests expect."""
 
     def build(folder: Path) -> None:
         image.write(folder, image.layer({"manager": program}), Entrypoint=["/manager"], User="65532:65532")
@@ -90,11 +90,15 @@ def _program(name: str, program: Path) -> Path:
 
 
 def _debian(tar: Path, suite: str, packages: list[str]) -> list[str]:
-    """A line in a .pth file joins the path but its own .pth files are not read: an editable Stoker stays outside."""
-    lend = f'echo {IN_POD_PACKAGES} > "$1/usr/lib/python3/dist-packages/lab.pth"'
-    lean = [f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man")]
+    """The mmdebstrap command. A .pth line adds a folder to sys.path without that folder's .pth files, so an editable
+    Stoker is not included."""
+    add_path = f'echo {IN_POD_PACKAGES} > "$1/usr/lib/python3/dist-packages/lab.pth"'
+    excluded = [f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man")]
     argv = ["mmdebstrap", "--quiet", "--mode=root", "--format=tar", "--variant=essential"]
-    argv += [f"--dpkgopt={line}" for line in lean] + [f"--include={','.join(packages)}", f"--customize-hook={lend}"]
+    argv += [f"--dpkgopt={line}" for line in excluded] + [
+        f"--include={','.join(packages)}",
+        f"--customize-hook={add_path}",
+    ]
     return [*argv, suite, str(tar)]
 
 

@@ -1,4 +1,4 @@
-"""kubectl, as the tests and the lab itself call it."""
+"""Runs kubectl for the tests and the lab."""
 
 import json
 import subprocess
@@ -14,21 +14,21 @@ class Kubectl:
     program: Path
     namespace: str = ""
 
-    def __call__(self, *words: str, input: str | None = None, check: bool = True) -> str:
-        done = subprocess.run(self.argv(*words), input=input, capture_output=True, text=True)
+    def __call__(self, *args: str, input: str | None = None, check: bool = True) -> str:
+        done = subprocess.run(self.argv(*args), input=input, capture_output=True, text=True)
         if check and done.returncode:
-            raise RuntimeError(f"kubectl {' '.join(words)}: {done.stderr.strip()}")
+            raise RuntimeError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
         return done.stdout
 
-    def argv(self, *words: str) -> list[str]:
-        where = [f"--namespace={self.namespace}"] if self.namespace else []
-        return [str(self.program), f"--kubeconfig={KUBECONFIG}", *where, *words]
+    def argv(self, *args: str) -> list[str]:
+        namespace = [f"--namespace={self.namespace}"] if self.namespace else []
+        return [str(self.program), f"--kubeconfig={KUBECONFIG}", *namespace, *args]
 
-    def json(self, *words: str) -> Any:
-        return json.loads(self(*words, "--output=json"))
+    def json(self, *args: str) -> Any:
+        return json.loads(self(*args, "--output=json"))
 
     def apply(self, *objects: dict[str, Any], known: bool = False) -> None:
-        """`known`: they are as they should be, and the server need not describe all its kinds to have them checked."""
+        """Server-side apply. `known`: skip validation, which downloads the schemas of all kinds."""
         everything = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         check = ["--validate=false"] if known else []
         self("apply", "--server-side", "--filename=-", *check, input=json.dumps(everything))

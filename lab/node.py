@@ -1,4 +1,4 @@
-"""A node: containerd, kubelet and kube-proxy on a host of their own."""
+"""A node: containerd, kubelet and kube-proxy on a host of the lab."""
 
 import json
 import os
@@ -76,20 +76,20 @@ def start(host: Host, programs: Path) -> None:
 
 def _containerd(host: Host, folder: Path) -> None:
     (folder / "registries" / "_default").mkdir(parents=True, exist_ok=True)
-    (folder / "registries" / "_default" / "hosts.toml").write_text(MIRROR)  # for whatever name an image goes by
+    (folder / "registries" / "_default" / "hosts.toml").write_text(MIRROR)  # for images of any registry
     (folder / "cni").mkdir(exist_ok=True)
     _write(folder / "cni" / "10-lab.conflist", _cni(PODS[host.name]))
     spec = json.loads(host.run("ctr", "oci", "spec"))
     spec["process"].pop("rlimits", None)
-    lend = {"destination": IN_POD_PACKAGES, "type": "bind", "source": str(PACKAGES), "options": ["rbind", "ro"]}
-    spec["mounts"].append(lend)
+    packages = {"destination": IN_POD_PACKAGES, "type": "bind", "source": str(PACKAGES), "options": ["rbind", "ro"]}
+    spec["mounts"].append(packages)
     _write(folder / "spec.json", spec)
     config = folder / "containerd.toml"
     snapshotter = "native" if _is_overlay(folder) else "overlayfs"
     config.write_text(CONTAINERD.format(cri=CRI, pause=IMAGES["pause"], folder=folder, snapshotter=snapshotter))
-    host.start("containerd", "containerd", "--config", str(config), "--log-level", "warn", first=False)
+    host.start("containerd", "containerd", "--config", str(config), "--log-level", "warn", high_priority=False)
     socket = folder / "run" / "containerd" / "containerd.sock"
-    wait_for(socket.exists, f"containerd of {host.name}")  # kubelet ends when it finds none
+    wait_for(socket.exists, f"containerd of {host.name}")  # kubelet exits without containerd
 
 
 def _kubelet(name: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _kubelet(name: str) -> dict[str, Any]:
         "registryPullQPS": 0,
         "serializeImagePulls": False,
         "nodeStatusUpdateFrequency": "5s",
-        # A full disk is the tests' own business: nothing is thrown out, no image is collected.
+        # Low thresholds: the tests need no eviction and no image garbage collection on a nearly full disk.
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1Gi", "imagefs.available": "1Gi"},
         "imageGCHighThresholdPercent": 100,
     }
@@ -154,7 +154,7 @@ def _write(file: Path, content: dict[str, Any]) -> Path:
 
 
 def _is_overlay(folder: Path) -> bool:
-    """An overlay cannot lie on an overlay: in a container, layers are copied instead."""
+    """Whether the folder is on an overlay file system, which cannot hold another overlay: layers are copied instead."""
     device = os.stat(folder).st_dev
     lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return any(words[2] == f"{os.major(device)}:{os.minor(device)}" and "overlay" in words for words in lines)
+    return any(fields[2] == f"{os.major(device)}:{os.minor(device)}" and "overlay" in fields for fields in lines)

@@ -1,4 +1,4 @@
-"""The operators of the lab: their own manifests, with our certificates and images, ready soon and lean at rest."""
+"""Installs the operators: their own manifests with our certificates and images, fast probes and small requests."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +15,9 @@ from lab.places import IMAGES, REGISTRY
 Object = dict[str, Any]
 FIRST = ("Namespace", "CustomResourceDefinition")
 HOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-QUICK = {"initialDelaySeconds": 1, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 10}
-SHARE = {"requests": {"cpu": "50m"}}  # without any, runs that train leave an operator next to nothing of a processor
-PATIENCE_S = 300
+FAST_PROBE = {"initialDelaySeconds": 1, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 10}
+REQUESTS = {"requests": {"cpu": "50m"}}  # without a request, training runs starve the operators of CPU
+TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,62 +25,63 @@ class Operator:
     namespace: str
     deployments: tuple[str, ...]
     service: str
-    """Of its webhook."""
+    """The service of its webhook."""
     secret: str
-    """Where its pods find the certificate for it."""
+    """The Secret with the certificate of the webhook."""
     read: Callable[[Kubectl], list[Object]]
-    """Its own manifests, and what of them is changed here."""
+    """Reads its manifests, with our changes."""
 
 
 def install(kubectl: Kubectl) -> None:
-    """All of them; they are not waited for. Their kinds come first: a controller that starts without them dies."""
+    """Install all operators without waiting. Apply CRDs first: a controller exits if its kinds do not exist."""
     with ThreadPoolExecutor() as pool:
-        made = pool.map(lambda name: _objects(kubectl, name), OPERATORS)
-        objects = [one for some in made for one in some]
-    kubectl.apply(*[one for one in objects if one["kind"] in FIRST], known=True)
-    kubectl("wait", "--for=condition=Established", "crd", "--all", f"--timeout={PATIENCE_S}s")
-    rest = [one for one in objects if one["kind"] not in FIRST]
-    kubectl.apply(*sorted(rest, key=lambda one: one["kind"] == "Deployment"), known=True)
+        manifests = pool.map(lambda name: _objects(kubectl, name), OPERATORS)
+        objects = [item for manifest in manifests for item in manifest]
+    kubectl.apply(*[item for item in objects if item["kind"] in FIRST], known=True)
+    kubectl("wait", "--for=condition=Established", "crd", "--all", f"--timeout={TIMEOUT_S}s")
+    rest = [item for item in objects if item["kind"] not in FIRST]
+    kubectl.apply(*sorted(rest, key=lambda item: item["kind"] == "Deployment"), known=True)
 
 
 def wait(kubectl: Kubectl) -> None:
-    for one in OPERATORS.values():
-        for deployment in one.deployments:
-            where = [f"--namespace={one.namespace}", f"deployment/{deployment}"]
-            kubectl("rollout", "status", *where, f"--timeout={PATIENCE_S}s")
+    for operator in OPERATORS.values():
+        for deployment in operator.deployments:
+            target = [f"--namespace={operator.namespace}", f"deployment/{deployment}"]
+            kubectl("rollout", "status", *target, f"--timeout={TIMEOUT_S}s")
 
 
 def image(name: str) -> str:
-    """Of an operator's program, in the lab's registry."""
+    """The image of an operator in the lab's registry."""
     return f"{REGISTRY}/lab/{name}:1"
 
 
 def _objects(kubectl: Kubectl, name: str) -> list[Object]:
-    one = OPERATORS[name]
-    certified = pki.webhook(f"{one.service}.{one.namespace}.svc", f"{name}-ca")
-    objects = [each for each in one.read(kubectl) if (each["kind"], each["metadata"]["name"]) != ("Secret", one.secret)]
-    meta = {"name": one.secret, "namespace": one.namespace}
-    objects.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": certified})
-    for each in objects:
-        if each["kind"] in HOOKS:
-            for hook in each["webhooks"]:
-                hook["clientConfig"]["caBundle"] = certified["ca.crt"]
-        if each["kind"] == "Deployment":
-            _lean(each)
+    operator = OPERATORS[name]
+    certificates = pki.webhook(f"{operator.service}.{operator.namespace}.svc", f"{name}-ca")
+    own_secret = ("Secret", operator.secret)
+    objects = [item for item in operator.read(kubectl) if (item["kind"], item["metadata"]["name"]) != own_secret]
+    meta = {"name": operator.secret, "namespace": operator.namespace}
+    objects.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": certificates})
+    for item in objects:
+        if item["kind"] in HOOKS:
+            for hook in item["webhooks"]:
+                hook["clientConfig"]["caBundle"] = certificates["ca.crt"]
+        if item["kind"] == "Deployment":
+            _tune(item)
     return objects
 
 
-def _lean(deployment: Object) -> None:
-    """Ready as soon as it is, and hardly any room kept for it: tests need it."""
+def _tune(deployment: Object) -> None:
+    """One replica, frequent readiness probes and small resource requests: the tests need the CPU."""
     deployment["spec"]["replicas"] = 1
     pod = deployment["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = 1
     for container in pod["containers"]:
         name = PROGRAMS.get((deployment["metadata"]["name"], container["name"]), container["name"])
         container |= {"image": image(name), "imagePullPolicy": "IfNotPresent"}
-        container["resources"] = SHARE
+        container["resources"] = REQUESTS
         if "readinessProbe" in container:
-            container["readinessProbe"] |= QUICK
+            container["readinessProbe"] |= FAST_PROBE
 
 
 def _training(kubectl: Kubectl) -> list[Object]:
@@ -91,10 +92,10 @@ def _training(kubectl: Kubectl) -> list[Object]:
 
 
 def _jobset(kubectl: Kubectl) -> list[Object]:
-    """Its own care for certificates is a minute of waiting, and a watch on every webhook."""
+    """Without its own certificate management, which takes a minute to start and watches every webhook."""
     objects = _kustomized(kubectl, golang.trainer() / "jobset-manifests" / "default")
-    own = {"leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False}}
-    _configure(objects, own | {"metrics": {"bindAddress": "0"}, "featureGates": {"ElasticJobSet": True}})
+    settings = {"leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False}}
+    _configure(objects, settings | {"metrics": {"bindAddress": "0"}, "featureGates": {"ElasticJobSet": True}})
     [container] = _containers(objects)
     container["args"] = ["--config=/controller_manager_config.yaml"]
     return objects
@@ -102,29 +103,29 @@ def _jobset(kubectl: Kubectl) -> list[Object]:
 
 def _trainer(kubectl: Kubectl) -> list[Object]:
     objects = _kustomized(kubectl, golang.trainer() / "trainer-manifests" / "overlays" / "manager")
-    own = {"leaderElection": {"leaderElect": False}, "certManagement": {"enable": False}}
-    _configure(objects, own | {"metrics": {"bindAddress": "0"}})
+    settings = {"leaderElection": {"leaderElect": False}, "certManagement": {"enable": False}}
+    _configure(objects, settings | {"metrics": {"bindAddress": "0"}})
     [container] = _containers(objects)
     container["args"] = ["--config=/controller_manager_config.yaml"]
     return objects
 
 
 def _volcano(_kubectl: Kubectl) -> list[Object]:
-    """Without the Job that makes certificates, and without the namespace for monitoring."""
+    """Without the Job that creates certificates, and without the monitoring namespace."""
     text = (golang.volcano() / golang.VOLCANO_MANIFESTS).read_text()
-    objects = [one for one in yaml.safe_load_all(text) if one]
-    objects = [one for one in objects if not _left_out(one)]
+    objects = [item for item in yaml.safe_load_all(text) if item]
+    objects = [item for item in objects if not _is_excluded(item)]
     for container in _containers(objects):
-        kept = [word for word in container["args"] if not word.startswith(("-v=", "2>&1", "--enable-metrics"))]
+        kept = [arg for arg in container["args"] if not arg.startswith(("-v=", "2>&1", "--enable-metrics"))]
         container["args"] = [*kept, "-v=1", "--enable-metrics=false"]
         if container["name"] == "admission":
-            container["args"].pop()  # it knows none
+            container["args"].pop()  # it has no such flag
             container["readinessProbe"] = {"tcpSocket": {"port": 8443}}
     return objects
 
 
-def _left_out(one: Object) -> bool:
-    name = str(one["metadata"]["name"])
+def _is_excluded(item: Object) -> bool:
+    name = str(item["metadata"]["name"])
     return name.startswith("volcano-admission-init") or name == "volcano-monitoring"
 
 
@@ -133,15 +134,15 @@ def _kustomized(kubectl: Kubectl, folder: Path) -> list[Object]:
 
 
 def _containers(objects: list[Object]) -> list[Object]:
-    pods = [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
+    pods = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "Deployment"]
     return [container for pod in pods for container in pod["containers"]]
 
 
 def _configure(objects: list[Object], changes: Mapping[str, Any]) -> None:
-    """In the file that its ConfigMap holds."""
-    [settings] = [one for one in objects if one["kind"] == "ConfigMap" and CONFIG in one.get("data", {})]
-    config = yaml.safe_load(settings["data"][CONFIG])
-    settings["data"][CONFIG] = yaml.safe_dump(config | changes)
+    """Change the config file in its ConfigMap."""
+    [config_map] = [item for item in objects if item["kind"] == "ConfigMap" and CONFIG in item.get("data", {})]
+    config = yaml.safe_load(config_map["data"][CONFIG])
+    config_map["data"][CONFIG] = yaml.safe_dump(config | changes)
 
 
 CONFIG = "controller_manager_config.yaml"

@@ -1,4 +1,4 @@
-"""Writes lab/go/*/go.mod and go.sum from versions.toml: by hand, after a change there. The result is committed."""
+"""Writes lab/go/*/go.mod and go.sum from versions.toml. Run it after a change there, and commit the result."""
 
 import json
 import re
@@ -34,9 +34,9 @@ def _write(name: str, modules: dict[str, str]) -> None:
 
 
 def _replacements(module: str, modules: dict[str, str], folder: Path) -> list[str]:
-    """Some ask for v0.0.0 of the modules that lie in their own tree: Kubernetes' are published as v0.minor.patch,
-    others stand in versions.toml."""
-    found = json.loads(go("mod", "download", "-json", f"{module}@{modules[module]}", folder=folder))
-    staged = re.findall(r"^\s*(\S+) v0\.0\.0$", Path(found["GoMod"]).read_text(), re.MULTILINE)
+    """Some modules require v0.0.0 of modules in their own repository. Kubernetes publishes these as v0.minor.patch; the
+    versions of others are in versions.toml."""
+    download = json.loads(go("mod", "download", "-json", f"{module}@{modules[module]}", folder=folder))
+    staged = re.findall(r"^\s*(\S+) v0\.0\.0$", Path(download["GoMod"]).read_text(), re.MULTILINE)
     kubernetes = re.sub(r"^v\d+", "v0", modules.get("k8s.io/kubernetes", ""))
-    return [f"replace {one} => {one} {modules.get(one, kubernetes)}" for one in staged]
+    return [f"replace {path} => {path} {modules.get(path, kubernetes)}" for path in staged]

@@ -1,4 +1,4 @@
-"""Certificates of a cluster that lives for a day, and the kubeconfigs made of them."""
+"""Creates the certificates and kubeconfigs of the cluster."""
 
 import base64
 import os
@@ -14,7 +14,7 @@ CA = FOLDER / "ca.crt"
 ACCOUNTS = FOLDER / "accounts.key"
 """Signs the tokens of service accounts."""
 SERVER = f"https://{CONTROL}:{API_PORT}"
-PEOPLE = {  # certificate -> its name and group, as Kubernetes' own roles know them
+IDENTITIES = {  # certificate -> user and group, as in Kubernetes' built-in roles
     "apiserver": ("kube-apiserver", "system:masters"),
     "admin": ("admin", "system:masters"),
     "controllers": ("system:kube-controller-manager", ""),
@@ -33,21 +33,21 @@ def make() -> None:
     _openssl("genrsa", "-out", str(ACCOUNTS), "2048")
     services = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
     names = [f"DNS:{name}" for name in services] + [f"IP:{address}" for address in (CONTROL, API_SERVICE, "127.0.0.1")]
-    for name, (person, group) in PEOPLE.items():
-        subject = f"/O={group}/CN={person}" if group else f"/CN={person}"
+    for name, (user, group) in IDENTITIES.items():
+        subject = f"/O={group}/CN={user}" if group else f"/CN={user}"
         extra = ["-addext", f"subjectAltName={','.join(names)}"] if name == "apiserver" else []
         signed = ["-CA", str(CA), "-CAkey", str(ca), "-addext", "basicConstraints=critical,CA:FALSE"]
         out = ["-out", str(certificate(name))]
         _openssl("req", "-x509", *_new(key(name)), *days, "-subj", subject, *signed, *extra, *out)
-    for name in PEOPLE:
+    for name in IDENTITIES:
         kubeconfig(name).write_text(yaml.safe_dump(_config(name)))
         kubeconfig(name).chmod(0o600)
 
 
 def webhook(service: str, ca_name: str) -> dict[str, str]:
-    """The data of a secret with which a webhook need not wait for its own: the operator takes minutes to make one."""
+    """The data of the certificate Secret of a webhook. The operator would take minutes to create its own."""
     ca, key = FOLDER / f"{ca_name}.key", FOLDER / f"{service}.key"
-    _openssl("genrsa", "-traditional", "-out", str(ca), "2048")  # the one form that the operator reads
+    _openssl("genrsa", "-traditional", "-out", str(ca), "2048")  # the only format that the operator reads
     days, root = ["-days", "3650"], FOLDER / f"{ca_name}.crt"
     names = ["-subj", f"/CN={ca_name}", "-addext", f"subjectAltName=DNS:{ca_name}"]
     rights = ["-addext", "basicConstraints=critical,CA:TRUE"]
@@ -91,8 +91,8 @@ def _text(file: Path) -> str:
     return base64.b64encode(file.read_bytes()).decode()
 
 
-def _openssl(*words: str) -> None:
+def _openssl(*args: str) -> None:
     env = os.environ | {"OPENSSL_CONF": "/dev/null"}
-    done = subprocess.run(["openssl", *words], capture_output=True, text=True, env=env)
+    done = subprocess.run(["openssl", *args], capture_output=True, text=True, env=env)
     if done.returncode:
-        raise RuntimeError(f"openssl {' '.join(words)}: {done.stderr.strip()}")
+        raise RuntimeError(f"openssl {' '.join(args)}: {done.stderr.strip()}")

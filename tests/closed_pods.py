@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from stoker.rundir import PlaceRef, RunDir, consent
+from stoker.backends.kubernetes.place import ClusterPlace
+from stoker.rundir import RunDir, consent
 from stoker.spec.load import load
 
 WORDS = ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v", "on.nodes=2", "on.workers=1"]
@@ -91,7 +92,7 @@ def launched(folder: Path, job: str, *words: str) -> RunDir:
     run = RunDir(folder / "runs" / "demo")
     run.create(load(None, [*WORDS, *words]).spec, None)
     place = {"context": "lab", "namespace": "team", "job": job, "run": run.name, "volume": "v", "image": "x"}
-    ref = PlaceRef(kind="kubernetes", **place)  # type: ignore[arg-type]
-    run.write_place(ref)
-    consent.record_place(run, ref)
+    ref = ClusterPlace(kind="kubernetes", **place)
+    ref.write(run)
+    consent.record_image(run, ref.image)
     return run

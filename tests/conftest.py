@@ -15,13 +15,18 @@ from typing import Any
 import pytest
 
 from lab.session import leave
-from stoker.data.pairs import Pairs
+from stoker.data.bert.pairs import Pairs
 from stoker.data.prepare import prepare
 from stoker.rundir import RunDir
 from stoker.spec.data import Data, TrainTokenizer
 from tests.answers import answers
 from tests.processes import descendants
 from tests.waiting import PATIENCE_S, until
+from tests.written import events_of
+
+SLOW_FIXTURES = {"stoker", "trained", "nodes", "terminal", "script", "moto", "fake_gcs", "wires", "hub"}
+SLOW_NAMES = {"subprocess", "torch", "inside", "Popen", "submit"}
+"""Names that a test itself uses. What is slow for another reason is marked by hand."""
 
 
 class Command:
@@ -54,6 +59,15 @@ class Command:
         return [sys.executable, "-m", "stoker", *words]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `slow` what starts commands or computes with torch: `make quick` leaves it out."""
+    for item in items:
+        if isinstance(item, pytest.Function) and (
+            SLOW_FIXTURES.intersection(item.fixturenames) or SLOW_NAMES.intersection(item.function.__code__.co_names)
+        ):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def signals_that_nohup_ignores() -> None:
     """A command honours what it was told to ignore when it started, and would not hear the tests."""
@@ -68,6 +82,8 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_STATE_HOME", str(folder))
+        environment.setenv("XDG_CONFIG_HOME", str(folder / "no-config"))  # nor are the defaults of who tests read
+        environment.delenv("STOKER_RUNS", raising=False)
         yield folder
 
 
@@ -163,7 +179,8 @@ def kill_tree() -> Callable[[subprocess.Popen[str]], None]:
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
     """Write a module of the user's own into this folder; gives its name. What it brings in is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
-    names, path = [], [*sys.path]
+    names: list[str] = []
+    path = [*sys.path]
 
     def write(text: str) -> str:
         names.append(f"mine_{len(names)}_{random.randrange(10**9)}")
@@ -199,8 +216,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 SUPERVISE = """
 import sys
 from stoker.supervise.__main__ import main
-from stoker.supervise.members import Patience
-sys.exit(main(Patience(settle=1, replacement=2, silence=float(sys.argv.pop(1)), head_start=0.5)))
+from stoker.supervise.nodes.membership import Timeouts
+sys.exit(main(Timeouts(settle_s=1, replacement_s=2, leader_silence_s=float(sys.argv.pop(1)), head_start_s=0.5)))
 """
 
 
@@ -225,9 +242,11 @@ class Nodes:
         return process
 
     def begin(self, number: int, **env: str) -> "list[subprocess.Popen[bytes]]":
-        """So many nodes, of which the first leads."""
+        """Starts so many nodes; node 0 leads."""
+        leads = "(pod pod-0) leads"
+        before = self.log.read_text().count(leads) if self.log.exists() else 0
         first = self.start(0, **env)
-        until((self.run.path / ".members" / "leader.json").exists)
+        until(lambda: self.log.read_text().count(leads) > before)
         return [first, *(self.start(node, **env) for node in range(1, number))]
 
     def close(self) -> None:
@@ -236,11 +255,11 @@ class Nodes:
             process.wait()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.run.events() if event["kind"] == kind]
+        return [event for event in events_of(self.run) if event["kind"] == kind]
 
     def story(self) -> str:
         """For who has to find out what went wrong."""
-        return "\n".join([*map(str, self.run.events()), self.log.read_text()])
+        return "\n".join([*map(str, events_of(self.run)), self.log.read_text()])
 
     def worlds(self) -> list[list[int]]:
         """The nodes of each attempt, in the order of their ranks."""

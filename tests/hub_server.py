@@ -11,7 +11,8 @@ import re
 import sys
 import threading
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import cast
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 ROOT, FAIL_EVERY = Path(sys.argv[1]), int(sys.argv[2])
 PAGE = 2  # entries of a tree in one answer
@@ -45,7 +46,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         failures += 1
         return (500, 429, "cut")[(failures - 1) % 3]
 
-    def route(self, url) -> None:
+    def route(self, url: SplitResult) -> None:
         if found := re.fullmatch(REPOSITORY, url.path):
             name, what, revision, path = found[1], found[2], unquote(found[3]), unquote(found[4] or "")
             self.repository(name, what, revision, path, parse_qs(url.query))
@@ -55,7 +56,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.answer(404, b"", {})
 
-    def repository(self, name: str, what: str, revision: str, path: str, query: dict) -> None:
+    def repository(self, name: str, what: str, revision: str, path: str, query: dict[str, list[str]]) -> None:
         home = ROOT / "datasets" / name
         if "private" in name and self.headers.get("Authorization") != TOKEN:
             self.answer(401, b"", {"X-Error-Code": "RepoNotFound"})
@@ -71,7 +72,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             cursor = int(query.get("cursor", ["0"])[0])
             self.tree(home, path, recursive=query.get("recursive") == ["true"], cursor=cursor)
         else:  # to another host, as the hub does with large files
-            port = self.server.server_address[1]
+            _, port = cast(tuple[str, int], self.server.server_address)
             self.answer(302, b"", {"Location": f"http://localhost:{port}/cdn/{name}/{path}"})
 
     def tree(self, home: Path, path: str, *, recursive: bool, cursor: int) -> None:
@@ -128,12 +129,12 @@ def commit(home: Path) -> str:
     return hashlib.sha1(repr(content).encode()).hexdigest()
 
 
-def entry(home: Path, path: Path) -> dict:
+def entry(home: Path, path: Path) -> dict[str, object]:
     name = str(path.relative_to(home))
     if path.is_dir():
         return {"type": "directory", "path": name, "size": 0, "oid": "0" * 40}
     content = path.read_bytes()
-    about = {"type": "file", "path": name, "size": len(content)}
+    about: dict[str, object] = {"type": "file", "path": name, "size": len(content)}
     about["oid"] = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
     if len(content) > LARGE:
         about["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import requests
 
-from stoker.supervise.lifeline import die_with
+from stoker.supervise.parent_death import die_with_parent
 from tests.waiting import until
 
 HOST = "127.0.0.1"
@@ -19,7 +19,7 @@ def served(argv: Sequence[str], url: str, *, log: Path = Path(os.devnull)) -> It
     """From when it answers at this URL, whatever that is. It dies with the tests."""
     tests = os.getpid()
     with open(log, "wb") as output:
-        process = subprocess.Popen(argv, stdout=output, stderr=output, preexec_fn=lambda: die_with(tests))
+        process = subprocess.Popen(argv, stdout=output, stderr=output, preexec_fn=lambda: die_with_parent(tests))
 
     def answers() -> bool:
         assert process.poll() is None, f"{argv[0]} ended\n{log.read_text()}"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from stoker.launch.image.base import Base
+from stoker.image.base import Base
 from tests.needing import root_with
 
 DOCKER = Path(__file__).parents[1] / "docker"

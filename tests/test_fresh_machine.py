@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.soak
 def test_every_test_passes_in_a_clean_clone(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     root_with("debootstrap", "git")
-    if missing := cluster.lacks():
+    if missing := cluster.unsupported():
         pytest.skip(missing)
     if not host.none():
         pytest.skip("a lab runs on this machine, and there can be only one")

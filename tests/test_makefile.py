@@ -1,4 +1,4 @@
-"""`make test`: the machine is set up before the first test, and the lab is built beside the first tests."""
+"""`make test` sets up the machine and builds the lab beside the first tests; `make quick` and `bench` need no lab."""
 
 import os
 import shutil
@@ -33,9 +33,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def make(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def make(folder: Path, target: str = "test", **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(["make", "test"], cwd=folder, env=clean | env, capture_output=True, text=True)
+    return subprocess.run(["make", target], cwd=folder, env=clean | env, capture_output=True, text=True)
 
 
 def calls(folder: Path) -> list[str]:
@@ -64,3 +64,21 @@ def test_no_lab_test_runs_when_a_first_test_has_failed(folder: Path) -> None:
     done = make(folder, TESTS="1")
     assert done.returncode == 2
     assert not [call for call in calls(folder) if call.endswith("soak tests/lab")]
+
+
+def test_quick_runs_folders_that_exist_without_the_lab_and_without_slow_tests(folder: Path) -> None:
+    done = make(folder, "quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (call,) = calls(folder)
+    prefix = "-m pytest -n 2 --dist worksteal -m not soak and not slow "
+    assert call.startswith(prefix)
+    paths = call.removeprefix(prefix).split()
+    assert {"tests/spec", "tests/cli", "tests/test_architecture.py"} <= set(paths)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert not {"tests/lab", "tests/train", "tests/models", "tests/inference"} & set(paths)
+
+
+def test_bench_starts_no_lab(folder: Path) -> None:
+    done = make(folder, "bench")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert calls(folder) == ["-m bench"]

@@ -1,6 +1,6 @@
-"""A small network on made-up data with DistributedDataParallel: any script that runs under torchrun runs here too.
+"""A small network on synthetic data with DistributedDataParallel: any script that runs under torchrun runs here too.
 
-All it knows of Stoker is STOKER_RUN_DIR, a folder that it may save in.
+The only part that is specific to Stoker is STOKER_RUN_DIR, a folder where the script may save files.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main(steps: int, save_every: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     first = load(model, optimizer) + 1
     if rank == 0:
-        print(f"{os.environ.get('GREETING', 'hi')} from {dist.get_world_size()} workers, beginning at step {first}")
+        print(f"{os.environ.get('GREETING', 'hi')} from {dist.get_world_size()} workers, starting at step {first}")
     stop = torch.zeros(1)
     signal.signal(signal.SIGTERM, lambda *_: stop.fill_(1))
     for step in range(first, steps + 1):
@@ -33,31 +33,31 @@ def main(steps: int, save_every: int) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        asked = stop.clone()
-        dist.all_reduce(asked)  # so that all leave after the same step
+        stopping = stop.clone()
+        dist.all_reduce(stopping)  # all workers stop after the same step
         if rank == 0 and step % 10 == 0:
             print(f"step {step} loss {loss.item():.6f} lr 0.05")
-        if rank == 0 and (step % save_every == 0 or step == steps or asked):
+        if rank == 0 and (step % save_every == 0 or step == steps or stopping):
             save(step, model, optimizer)
-        if asked:
+        if stopping:
             break
     dist.destroy_process_group()
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Made from its place in the run, so that a run that goes on sees what it would have seen."""
+    """A function of step and rank, so that a resumed run gets the same batches."""
     inputs = torch.randn(32, 16, generator=torch.Generator().manual_seed(1000 * step + rank))
     return inputs, inputs[:, :1] * inputs[:, 1:2]
 
 
 def save(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    half = SAVED.with_suffix(".half")
-    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, half)
-    os.replace(half, SAVED)  # whoever is killed here leaves the old file or the new one, never a torn one
+    temporary = SAVED.with_suffix(".tmp")
+    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, temporary)
+    os.replace(temporary, SAVED)  # atomic: after a kill there is the old file or the new one, never a partial one
 
 
 def load(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The step that was saved last, or 0."""
+    """Return the last saved step, or 0."""
     if not SAVED.exists():
         return 0
     state = torch.load(SAVED, weights_only=True)

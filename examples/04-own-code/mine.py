@@ -1,4 +1,4 @@
-"""A model, a source of texts and a callback: run.yaml names them mine:build, mine:source and mine:Tell."""
+"""A model, a text source and a callback: mine:build, mine:source and mine:PrintLoss in run.yaml."""
 
 import random
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from stoker.spec.model import Model
 
 
 class Memory(nn.Module):
-    """Tokens [batch, time] -> logits [batch, time, vocabulary], as all models must."""
+    """Maps tokens [batch, time] to logits [batch, time, vocabulary], as every model must."""
 
     def __init__(self, shape: Model) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def source() -> Iterator[str]:
         yield f"{a} and {b} make {a + b}."
 
 
-class Tell(stoker.Callback):
+class PrintLoss(stoker.Callback):
     def step(self, record: dict[str, Any]) -> None:
         print(f"step {record['step']}: loss {record['loss']:.3f}")
 

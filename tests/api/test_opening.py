@@ -8,6 +8,7 @@ from stoker.rundir import Exit, RunDir, write_json
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import RunSpec
+from tests.written import events_of
 
 WORDS = [
     "model={layers: 1, heads: 1, width: 16, context: 32}",
@@ -39,14 +40,14 @@ def test_the_same_spec_again_opens_the_same_run(tmp_path: Path, book: Path) -> N
     again = begin(spec(book), runs=tmp_path)
     assert again.run.path == first.run.path
     assert again.tokens.path == first.tokens.path
-    assert again.run.events() == []
+    assert events_of(again.run) == []
 
 
 def test_what_may_change_is_changed_and_journaled(tmp_path: Path, book: Path) -> None:
     begin(spec(book), runs=tmp_path)
     run = begin(spec(book, "until.steps=20", "on.workers=2"), runs=tmp_path).run
     assert (run.spec().until.steps, run.spec().on.workers) == (20, 2)
-    (event,) = run.events()
+    (event,) = events_of(run)
     assert (event["kind"], event["changes"]) == ("changed", {"until.steps": [10, 20], "on.workers": ["auto", 2]})
 
 
@@ -91,7 +92,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_again_unless_that_is_aske
 ) -> None:
     run = begin(spec(book), runs=tmp_path).run
     run.write_exit(Exit(state="paused", code=75, step=10, reason="stopped as asked"))
-    with pytest.raises(UserError, match="was saved at step 10, and no checkpoint of it can be used") as refused:
+    with pytest.raises(UserError, match="was saved at step 10, and none of its checkpoints can be used") as refused:
         begin(spec(book, "until.steps=20"), runs=tmp_path)
     assert "checkpoint.resume=0" in refused.value.remedy
     assert run.exit() is not None, "the only record that is left of it"
@@ -155,7 +156,7 @@ def test_a_run_that_would_become_its_own_data_is_refused_before_it_begins(
     tmp_path: Path, book: Path, word: str
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
-    with pytest.raises(UserError, match="lies inside its data") as caught:
+    with pytest.raises(UserError, match="is inside its data") as caught:
         begin(spec(book, f"data={tmp_path}/{word}"), runs=tmp_path / "runs")
     assert "--runs DIR" in caught.value.remedy
     assert "more narrowly" in caught.value.remedy
@@ -177,12 +178,12 @@ def test_a_run_goes_on_with_its_tokens_when_the_text_is_gone_and_says_so(tmp_pat
     book.unlink()
     again = begin(spec(book, "until.steps=20"), runs=tmp_path)
     assert (again.tokens.path, again.tokens.key) == (first.tokens.path, first.tokens.key)
-    note = again.run.events()[-1]
+    note = events_of(again.run)[-1]
     assert note["kind"] == "note"
-    assert note["text"].startswith(f"{book} is gone: the run goes on with the tokens made of it")
+    assert note["text"].startswith(f"{book} is gone: the run resumes with the tokens made of it")
     again.run.write_exit(Exit(state="done", code=0, step=20, reason="all 20 steps are done"))
     assert begin(spec(book, "until.steps=20"), runs=tmp_path).done
-    assert again.run.events()[-1] == note, "what is done does not go on"
+    assert events_of(again.run)[-1] == note, "what is done does not go on"
 
 
 def test_a_folder_or_glob_that_is_gone_is_text_that_is_gone(tmp_path: Path, book: Path) -> None:
@@ -209,7 +210,7 @@ def test_text_that_is_gone_in_part_or_named_anew_stops_the_run_as_before(tmp_pat
     shutil.rmtree(run.data().shards)
     with pytest.raises(UserError, match="does not exist"):
         begin(spec(book, *both), runs=tmp_path / "runs")
-    assert run.events() == []
+    assert events_of(run) == []
 
 
 def test_what_a_variable_of_the_environment_holds_is_in_no_message(tmp_path: Path, book: Path) -> None:

@@ -4,14 +4,15 @@ import csv
 import gzip
 import io
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
-from stoker.api.opening import begin
+from stoker.api.launch import follow, launch, plan
 from stoker.api.replay import Replayed, scratch
-from stoker.api.running import follow, plan, start
 from stoker.data.shards import TokenSet
 from stoker.rundir import Record, RunDir
 from stoker.spec.errors import RunFailed, UserError
@@ -44,9 +45,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(place: Path, *words: str) -> RunDir:
     spec = load(None, [f"data.path={place / 'data'}", *WORDS, *words]).spec
     run = RunDir(place / "runs" / spec.name)
-    submission = plan(spec, run)
-    begin(spec, runs=place / "runs")
-    assert follow(start(submission)) == 0, run.exit()
+    running = launch(plan(spec, runs=place / "runs"), detached=False).running
+    assert running is not None
+    assert follow(running) == 0, run.exit()
     return run
 
 
@@ -116,7 +117,7 @@ def test_a_run_that_changed_its_workers_and_went_on_after_a_short_step_is_follow
     with scratch(run, step) as copy:
         assert copy.start == 4
         assert [(leg.stop, leg.workers, leg.epochs) for leg in copy.legs] == [(end, 1, 1), (step, 2, None)]
-        assert [leg.choices["horizon"] for leg in copy.legs] == [40, 50]
+        assert [leg.settings["horizon"] for leg in copy.legs] == [40, 50]
     found = replay(run, step)
     assert (found.loss, found.equal) == (recorded(run, step), True)
 
@@ -150,5 +151,13 @@ def test_what_cannot_be_trained_again_says_why(run: RunDir) -> None:
     with scratch(run, 1) as copy:
         shutil.rmtree(copy.copy.path / "ledger")
         (copy.copy.path / "ledger").write_text("in the way")
-        with pytest.raises(RunFailed, match="training up to step 1 again failed"):
+        with pytest.raises(UserError, match="ledger is a file where a folder should be"):
             copy.train(lambda _: False)
+    with scratch(run, 1) as copy, pytest.raises(RunFailed, match="training up to step 1 again failed"):
+        copy.train(lambda _: kill_supervisor(copy.copy))
+
+
+def kill_supervisor(run: RunDir) -> bool:
+    if holder := run.holder():
+        os.kill(holder["pid"], signal.SIGKILL)
+    return False

@@ -11,13 +11,14 @@ import pytest
 
 import stoker
 from stoker.api.opening import begin
-from stoker.api.run import Run, go_on
-from stoker.api.running import ending
+from stoker.api.run import Run, launch_run
 from stoker.rundir import RunDir
+from stoker.rundir.view import how_it_ended
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.model import Model
-from stoker.spec.run import AnySpec, Batch, Log, On, Until
+from stoker.spec.on import LocalOn
+from stoker.spec.run import AnySpec, Batch, Log, Until
 
 LONG = 100_000
 STEPS = """\
@@ -38,7 +39,7 @@ def spec(tokens: Path) -> stoker.RunSpec:
         until=Until(steps=5),
         log=Log(every=1),
         compile=False,
-        on=On(workers=1, device="cpu"),
+        on=LocalOn(workers=1, device="cpu"),
     )
 
 
@@ -46,7 +47,7 @@ def spec(tokens: Path) -> stoker.RunSpec:
 def script(tmp_path: Path) -> stoker.ScriptSpec:
     """A run that starts at once, for what does not depend on the training."""
     (tmp_path / "steps.py").write_text(STEPS)
-    return stoker.ScriptSpec(script=str(tmp_path / "steps.py"), args=[str(LONG)], on=On(workers=1, device="cpu"))
+    return stoker.ScriptSpec(script=str(tmp_path / "steps.py"), args=[str(LONG)], on=LocalOn(workers=1, device="cpu"))
 
 
 @pytest.fixture
@@ -98,10 +99,10 @@ def test_a_run_is_stopped_and_gone_on_with(submit, tmp_path: Path, eventually) -
     assert (end.state, end.code) == ("paused", 75)
     assert end.step
     assert not run.stop()
-    again = go_on(stoker.load(run.spec, f"until.steps={end.step + 2}"), runs=tmp_path / "runs")
+    again = launch_run(stoker.load(run.spec, f"until.steps={end.step + 2}"), runs=tmp_path / "runs")
     assert again.wait().state == "done"
     assert again.path == run.path
-    assert go_on(again.spec, runs=tmp_path / "runs").wait().state == "done", "it is done, and stays so"
+    assert launch_run(again.spec, runs=tmp_path / "runs").wait().state == "done", "it is done, and stays so"
 
 
 def test_waiting_for_a_run_whose_supervisor_was_killed_comes_to_an_end(
@@ -134,7 +135,7 @@ def test_a_run_that_fails_is_no_exception(submit) -> None:
         (["data=gone.txt"], "gone.txt does not exist"),
         (["on.device=cuda", "on.workers=99"], "on."),
         (["model=gone:build"], "there is no module gone"),
-        (["callbacks=['__main__:Tell']"], "a notebook defines"),
+        (["callbacks=['__main__:Tell']"], "the code of a script or a notebook"),
     ],
 )
 def test_what_is_wrong_is_raised_and_nothing_is_begun(submit, tmp_path: Path, words: list[str], part: str) -> None:
@@ -269,5 +270,5 @@ def test_what_is_not_asked_for_is_not_imported() -> None:
 
 def test_how_a_run_ended_whose_folder_was_moved(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the folder of run 'tale' is gone") as e:
-        ending(RunDir(tmp_path / "tale"), 2)
+        how_it_ended(RunDir(tmp_path / "tale"), 2)
     assert "Move it back" in e.value.remedy

@@ -19,4 +19,4 @@ def test_a_dry_run_prints_objects_that_kubectl_can_read(capsys: pytest.CaptureFi
 
 def test_an_image_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["addon", "etcd"]) == 2
-    assert "--image is missing. Name one" in capsys.readouterr().err
+    assert "--image is missing. Name an image" in capsys.readouterr().err

@@ -108,12 +108,12 @@ def the_line(done: "subprocess.CompletedProcess[str]") -> str:
         (["model.width=1000000000"], ["model.width is 1000000000", "at most 1048576"]),
         (["on.workers=1000000000"], ["on.workers is 1000000000", "at most 1024"]),
         (["model={layers: " + "[" * 5000], ["nested deeper than 64 levels"]),
-        (["name=" + "x" * 300], ["name cannot be", "up to 100 letters"]),
+        (["name=" + "x" * 300], ["name cannot be", "up to 99 letters"]),
         (["name=a\nb"], ["name cannot be"]),
         (["data.path='a\0b'"], ["zero byte"]),
-        (["data.path=\udcff.txt"], ["data.path: it is not UTF-8 text"]),
-        (["precision=\udcff"], ["precision: it is not UTF-8 text"]),
-        (["until.steps=\udcff\udcfe"], ["until.steps: it is not UTF-8 text"]),
+        (["data.path=\udcff.txt"], ["data.path is not UTF-8 text"]),
+        (["precision=\udcff"], ["precision is not UTF-8 text"]),
+        (["until.steps=\udcff\udcfe"], ["until.steps is not UTF-8 text"]),
         ([""], ["an argument is empty"]),
         (["base=pipe.yaml"], ["pipe.yaml is a pipe"]),
         # data
@@ -140,7 +140,7 @@ def the_line(done: "subprocess.CompletedProcess[str]") -> str:
         (["on.device=cuda"], ["on.device", "GPU"]),
         (["--runs", "book.txt/runs"], ["book.txt"]),
         (["--runs", ""], ["the folder of the runs has an empty name"]),
-        (["data.path=."], ["lies inside its data", "--runs DIR"]),
+        (["data.path=."], ["is inside its data", "--runs DIR"]),
     ],
 )
 @pytest.mark.usefixtures("unharmed")

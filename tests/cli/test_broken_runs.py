@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stoker.data.ledger import Ledger
-from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir import DataRef, Exit, RunDir, events
 from stoker.spec.data import Data
 from stoker.spec.run import RunSpec, Until
 
@@ -37,8 +37,8 @@ VERBS = ("status", "why", "events", "logs", "stop")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = RunDir(tmp_path_factory.mktemp("template") / "tale")
     run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=2)), DataRef(shards="/x", key="k"))
-    run.add_event("world", attempt=1, workers=1, restart=0)
-    run.add_event("started", attempt=1, step=0, world=1, chip="cpu", steps=2, tokens_per_step=8, parameters=8)
+    run.add_event(events.World(attempt=1, workers=1, restart=0))
+    run.add_event(events.Started(attempt=1, step=0, world=1, chip="cpu", steps=2, tokens_per_step=8, parameters=8))
     for step in (1, 2):
         run.add_metrics({"step": step, "time": 1.0, "loss": 2.5, "tokens_per_second": 8.0, "val_loss": 3.0})
     Ledger(run.ledger, attempt=1, rank=0, world=1, start=0).close()

@@ -12,4 +12,4 @@ def test_a_machine_that_can_train_is_told_so(tmp_path: Path, capsys: pytest.Capt
     assert "ok       torch" in out
     assert out.endswith("A run can be trained here.\n")
     assert main(["check", "--json"]) == 0
-    assert {"name", "ok", "needed", "found", "remedy"} == set(json.loads(capsys.readouterr().out)[0])
+    assert {"name", "ok", "needed", "detail", "remedy"} == set(json.loads(capsys.readouterr().out)[0])

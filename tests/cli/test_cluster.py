@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from stoker.api.run import open_run
+from stoker.backends.kubernetes.place import ClusterPlace
 from stoker.cli.main import main
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from tests.ports import free_port
@@ -40,17 +41,15 @@ def run(tmp_path: Path, out_of_reach: Path) -> RunDir:  # noqa: ARG001
     """One that was launched there."""
     there = RunDir(tmp_path / "runs" / "demo-abcd")
     there.create(load(None, ["data=x", "until.steps=1", *ON]).spec, None)
-    there.write_place(
-        PlaceRef(
-            kind="kubernetes",
-            context="lab",
-            namespace="default",
-            job="job",
-            run="demo-abcd",
-            volume="training",
-            image="example/image:1",
-        )
-    )
+    ClusterPlace(
+        kind="kubernetes",
+        context="lab",
+        namespace="default",
+        job="job",
+        run="demo-abcd",
+        volume="training",
+        image="example/image:1",
+    ).write(there)
     return there
 
 
@@ -109,10 +108,10 @@ def test_nothing_is_prepared_when_nobody_answers(
         (["train", *ON], "on.kind is kubernetes, and stoker train trains here. Run: stoker launch"),
         (["launch", "on.kind=local", "-o", "x"], "-o writes Kubernetes objects"),
         (["launch", "on.kind=kubernetes", "--dry-run"], "on.image is missing"),
-        (["launch", *ON, "script=train.py", "--dry-run"], "nothing brings the script to the pods. Set on.registry="),
+        (["launch", *ON, "script=train.py", "--dry-run"], "the pods would not have the script. Set on.registry="),
         (["launch", *ON, "on.context=lob"], "has no context 'lob'. Did you mean lab?"),
         (["launch", *ON, "secrets=[NOT_SET_ANYWHERE]"], "the variable NOT_SET_ANYWHERE, which is not set"),
-        (["check", "cube"], "knows no 'cube'"),
+        (["check", "cube"], "cannot check 'cube'"),
         (["check", "--context", "lab"], "Run: stoker check kube"),
     ],
 )
@@ -160,7 +159,7 @@ def test_verbs_that_need_the_records_here_say_where_they_are_and_what_to_type(
     verb, *more = words
     assert main([verb, run.name, *more]) == 2
     said = capsys.readouterr().err
-    assert "lives in a cluster" in said
+    assert "is not on this machine" in said
     assert "in runs/demo-abcd on volume claim 'training' in namespace default of context lab" in said
     assert "Copy it here with: stoker cp demo-abcd: ./demo-abcd-copy, then name the copy: ./demo-abcd-copy" in said
 
@@ -175,7 +174,7 @@ def test_a_run_in_a_cluster_is_no_origin_of_another_before_it_was_copied(
 def test_a_run_in_a_cluster_does_not_start_again_here(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     (run.path.parent / "here.yaml").write_text(f"name: {run.name}\ndata: x\nuntil: {{steps: 1}}\n")
     assert main(["train", "runs/here.yaml", "on.device=cpu"]) == 2
-    assert "lives in a cluster" in capsys.readouterr().err
+    assert "is not on this machine" in capsys.readouterr().err
 
 
 def test_python_does_not_take_a_run_in_a_cluster_for_one_here(run: RunDir) -> None:
@@ -191,7 +190,7 @@ def test_check_kube_says_what_is_wrong(out_of_reach: Path, capsys: pytest.Captur
     assert main(["check", "kube", "--json", "--context", "nowhere"]) == 2
     (finding,) = json.loads(capsys.readouterr().out)
     assert (finding["ok"], finding["needed"]) == (False, True)
-    assert "has no context 'nowhere'" in finding["found"]
+    assert "has no context 'nowhere'" in finding["detail"]
     assert out_of_reach.is_file()
 
 
@@ -200,7 +199,7 @@ def test_no_http_client_is_loaded_where_no_cluster_is_asked(words: list[str], tm
     code = (
         "import sys\nfrom stoker.cli.main import main\n"
         f"try: main({words!r})\nexcept SystemExit: pass\n"
-        "print([name for name in ('kr8s', 'httpx', 'anyio') if name in sys.modules], file=sys.stderr)"
+        "print([name for name in ('httpx2', 'httpx', 'anyio') if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
@@ -209,8 +208,8 @@ def test_no_http_client_is_loaded_where_no_cluster_is_asked(words: list[str], tm
 def test_a_core_install_watches_runs_in_a_cluster() -> None:
     """Without what training needs: numpy and all that comes with it."""
     code = (
-        "import sys\nimport stoker.cli.scale, stoker.cli.watch_cluster\n"
-        "import stoker.launch.check_kube, stoker.launch.manifest\n"
+        "import sys\nimport stoker.cli.scale, stoker.cli.status\n"
+        "import stoker.backends.kubernetes.check, stoker.backends.kubernetes.manifest\n"
         "print([name for name in ('numpy', 'pyarrow', 'torch', 'tokenizers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

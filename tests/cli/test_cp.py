@@ -20,15 +20,15 @@ def here(stoker: Any) -> Path:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["a.txt"], "cp needs what to copy and where to"),
-        (["a.txt", "b.txt"], "cp cannot go from a.txt to b.txt"),
+        (["a.txt"], "cp needs a source and a target"),
+        (["a.txt", "b.txt"], "cp cannot copy from a.txt to b.txt"),
         (["none.txt", "demo:/data"], "there is no none.txt"),
-        (["a.txt", "demo:/data"], "run 'demo' lives here"),
+        (["a.txt", "demo:/data"], "run 'demo' is on this machine"),
         (["a.txt", "dome:/data"], "Did you mean demo?"),
-        (["runs/demo:/data", "a.txt"], "run 'demo' lives here"),
+        (["runs/demo:/data", "a.txt"], "run 'demo' is on this machine"),
         (["a.txt", "demo:/data", "--extract"], "--extract, --anonymous and --region are for s3://"),
-        (["s3://b/k", "a.txt"], "cp cannot go from s3://b/k to a.txt"),
-        (["demo:/a", "demo:/b"], "cp cannot go from"),
+        (["s3://b/k", "a.txt"], "cp cannot copy from s3://b/k to a.txt"),
+        (["demo:/a", "demo:/b"], "cp cannot copy from"),
     ],
 )
 def test_cp_says_what_is_wrong(stoker: Any, here: Path, words: list[str], says: str) -> None:

@@ -10,9 +10,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.cli.main import main
 from stoker.data.sets import open_set
+from stoker.models.gpt2 import SPEC
+from stoker.models.load import load_model
 from stoker.rundir import DataRef, RunDir
-from stoker.train.load import load_model
-from stoker.train.models.gpt2 import SPEC
 from tests.flip import flip
 
 pytestmark = pytest.mark.usefixtures("tale")
@@ -55,7 +55,7 @@ def test_a_copy_from_a_clusters_volume_is_evaluated_and_audited_with_the_set_tha
     key = copy.data().key
     copy.write_data(DataRef(shards=f"/stoker/data/{key}", key=key))
     assert main(["eval", "./copy"]) == 2
-    assert f"/stoker/data/{key} is gone. Copy it from the run's volume" in capsys.readouterr().err
+    assert f"/stoker/data/{key} is missing. Copy it from the run's volume" in capsys.readouterr().err
     shutil.copytree(tokens, copy.path / "data" / key)
     there = evaluate(capsys, "./copy", "--sequences", "5")
     assert there["loss"] == evaluate(capsys, "tale", "--sequences", "5")["loss"]
@@ -114,14 +114,17 @@ def test_it_reads_well_in_a_pipe_and_in_a_terminal(stoker, terminal, tmp_path: P
         (["tale", "--data", "empty.txt"], r"empty\.txt is empty"),
         (["tale", "--data", "newline.txt"], "the text is too short.*Name a longer text"),
         (["tale", "--data", "letter.txt"], "the text is too short"),
-        (["tale", "--data", ""], "--data names nothing"),
+        (["tale", "--data", ""], "--data is empty"),
         (["tale", "--data", "latin.txt"], "is not UTF-8 text"),
         (["tale", "--data", "book.txt", "--split", "train"], "--split is for prepared sets"),
         (["tale", "--data", "word.txt", "--sequences", "3"], "not one sequence of 32"),
         (["tale", "--data", "other"], "prepared with another tokenizer"),
         (["bare", "--data", "book.txt"], r"has no tokenizer\. .*--tokenizer DIR"),
-        (["bare", "--data", "book.txt", "--tokenizer", "other/tokenizer"], r"go up to 399, and the model knows 300"),
-        (["moved"], "is gone"),
+        (
+            ["bare", "--data", "book.txt", "--tokenizer", "other/tokenizer"],
+            r"token ids up to 399, and the model has 300 tokens",
+        ),
+        (["moved"], "is missing"),
         (["spoilt"], "validation-.* is damaged: its sha256"),
         (["tale", "--task", "choice", "--data", "empty.txt"], "is empty"),
         (["tale", "--task", "choice", "--data", "blank.jsonl"], r"blank\.jsonl:1 has an empty choice"),

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli import describe
-from stoker.cli.events import words
+from stoker.cli import summary
+from stoker.cli.events import sentence
 from stoker.cli.main import main
-from stoker.rundir import DataRef, RunDir
+from stoker.rundir import DataRef, RunDir, events
+from stoker.rundir.events import parse_event
 from stoker.spec.data import Data
 from stoker.spec.run import RunSpec, Until
+from tests.written import events_of
 
-TOLD = [
+SENTENCES = [
     ({"kind": "world", "attempt": 2, "workers": 1, "restart": 1}, "attempt 2 with 1 worker"),
     (
         {"kind": "started", "chip": "CPU", "parameters": 12_345_678, "steps": 1000},
@@ -20,23 +22,23 @@ TOLD = [
     ),
     ({"kind": "checkpoint", "step": 20, "seconds": 0.25}, "saved step 20 in 0.2 s"),
     ({"kind": "changed", "changes": {"until.steps": [8, 9]}}, "changed until.steps: 8 -> 9"),
-    ({"kind": "stopping", "signal": "SIGTERM"}, "asked to save and end (SIGTERM)"),
+    ({"kind": "stopping", "signal": "SIGTERM"}, "asked to save and stop (SIGTERM)"),
     ({"kind": "finished", "step": 9, "reason": "all 9 steps are done"}, "finished at step 9: all 9 steps are done"),
-    ({"kind": "sample", "step": 9, "text": "one\n\x1b[31mtwo"}, "after step 9 it writes: one \\x1b[31mtwo"),
+    ({"kind": "sample", "step": 9, "text": "one\n\x1b[31mtwo"}, "after step 9 the model writes: one \\x1b[31mtwo"),
     ({"kind": "world", "attempt": 3, "workers": 4, "nodes": [{}, {}]}, "attempt 3 with 4 workers on 2 nodes"),
     (
-        {"kind": "waiting", "here": [0, 2], "missing": [1], "least": 3, "most": 3},
-        "waiting for node 1: 2 of 3 are there",
+        {"kind": "waiting for nodes", "joined": [0, 2], "missing": [1], "least": 3, "most": 3},
+        "waiting for node 1: 2 of 3 are up",
     ),
     (
-        {"kind": "waiting", "here": [0], "missing": [*range(1, 20)], "least": 2, "most": 20},
-        "waiting for node 1, 2, 3, 4, 5, 6, 7, 8 and 11 more: 1 of 2..20 are there",
+        {"kind": "waiting for nodes", "joined": [0], "missing": [*range(1, 20)], "least": 2, "most": 20},
+        "waiting for node 1, 2, 3, 4, 5, 6, 7, 8 and 11 more: 1 of 2..20 are up",
     ),
     ({"kind": "lost", "node": 1, "pod": "tale-1"}, "node 1 (pod tale-1) was lost"),
     ({"kind": "left", "node": 1}, "node 1 (h) has left"),
     (
-        {"kind": "regrouping", "reason": "node 2 (pod x) has come"},
-        "asked to save, then goes on with other nodes: node 2 (pod x) has come",
+        {"kind": "regrouping", "reason": "node 2 (pod x) has joined"},
+        "asked to save, then resumes with other nodes: node 2 (pod x) has joined",
     ),
     (
         {"kind": "short schedule", "end": 20, "steps": 80, "horizon": 20, "rate": 0.0},
@@ -56,19 +58,21 @@ TOLD = [
 def run(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "tale")
     run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=8)), DataRef(shards="/nowhere", key="k"))
-    run.add_event("world", attempt=1, workers=2, restart=0)
-    run.add_event("resumed", rank=0, step=4)
+    run.add_event(events.World(attempt=1, workers=2, restart=0))
+    run.add_event(events.Resumed(step=4), rank=0)
     return run
 
 
-@pytest.mark.parametrize(("record", "line"), TOLD, ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(("record", "line"), SENTENCES, ids=lambda x: x if isinstance(x, str) else "")
 def test_every_event_is_one_line_in_words(record: dict[str, object], line: str) -> None:
-    assert words({"time": 0.0, "rank": 0, "host": "h"} | record) == line
+    event = parse_event({"time": 0.0, "rank": 0, "host": "h"} | record)
+    assert event is not None
+    assert sentence(event) == line
 
 
 def test_while_a_run_is_followed_only_what_is_worth_a_line_is_told() -> None:
-    assert describe.event({"kind": "resumed", "step": 4}) == "resumed at step 4"
-    assert describe.event({"kind": "checkpoint", "step": 4, "seconds": 1.0}) is None
+    assert summary.shown_while_training(events.Resumed(step=4)) == "resumed at step 4"
+    assert summary.shown_while_training(events.CheckpointSaved(step=4, seconds=1.0)) is None
 
 
 def test_events_have_their_time_and_as_json_all_that_is_known(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +81,7 @@ def test_events_have_their_time_and_as_json_all_that_is_known(run: RunDir, capsy
     assert [line[21:] for line in lines] == ["attempt 1 with 2 workers", "resumed at step 4"]
     assert lines[0].startswith(time.strftime("%Y-%m-%d "))
     assert main(["events", "tale", "--runs", str(run.path.parent), "--json"]) == 0
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == run.events()
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == events_of(run)
 
 
 def test_following_events_ends_with_the_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,11 +91,11 @@ def test_following_events_ends_with_the_run(run: RunDir, capsys: pytest.CaptureF
         with run.lock():
             held.set()
             seen.wait(0.5)
-            run.add_event("stopping", signal="SIGTERM")
+            run.add_event(events.Stopping(signal="SIGTERM"))
 
     writer = threading.Thread(target=live)
     writer.start()
     held.wait()
     assert main(["events", str(run.path), "-f"]) == 0
     writer.join()
-    assert capsys.readouterr().out.splitlines()[-1].endswith("asked to save and end (SIGTERM)")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("asked to save and stop (SIGTERM)")

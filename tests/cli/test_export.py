@@ -77,7 +77,7 @@ def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 2) 
 def test_a_run_is_exported_imported_and_exported_again(place: Path, command) -> None:
     code, seen = in_terminal(place, "export", "tale", "-o", "out/first", "--require-proof")
     assert code == 0, seen
-    assert "proven: transformers computes what Stoker does" in seen
+    assert "proven: transformers computes the same as Stoker" in seen
     assert "checking it against transformers" in seen
     assert str(place / "out" / "first") in seen
     assert "\x1b" not in seen
@@ -134,7 +134,7 @@ def test_a_disproved_export_ends_with_3_and_goes_when_proof_is_required(
     monkeypatch.setenv("PYTHONPATH", path)
     done = command("export", "tale", "-o", str(tmp_path / "one"))
     assert done.returncode == 3
-    assert "NOT what Stoker computes" in done.stdout
+    assert "NOT the same as Stoker computes" in done.stdout
     assert "OSError: I read no such form" in done.stdout
     done = command("export", "tale", "-o", str(tmp_path / "two"), "--require-proof")
     refused(done, "transformers disproves the export", code=3)
@@ -192,7 +192,7 @@ def test_a_push_that_cannot_work_is_refused_before_anything_is_written(place: Pa
     nobody = {"HF_TOKEN": "", "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": "http://127.0.0.1:9"}
     refused(stoker(place, *words, **nobody), "needs a token", "Set HF_TOKEN")
     refused(stoker(place, *words, **nobody | {"HF_TOKEN": "secret"}), "http://127.0.0.1:9", "cannot be reached")
-    refused(command(*words[:-1], "a/b/c"), "a/b/c is no name on a hub")
+    refused(command(*words[:-1], "a/b/c"), "a/b/c is not a name on a hub")
     assert not out.exists()
 
 
@@ -265,5 +265,5 @@ def test_a_push_uploads_the_very_files_and_makes_the_repository_private(
     assert hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
     assert hub.made["visibility"] == "private"
     words[3] = str(tmp_path / "other")
-    refused(stoker(place, *words, **here, HF_TOKEN="bad"), "is exported, but me/tale did not take it", "may write")
+    refused(stoker(place, *words, **here, HF_TOKEN="bad"), "is exported, but the upload to me/tale failed", "may write")
     assert (tmp_path / "other" / "stoker.json").exists()

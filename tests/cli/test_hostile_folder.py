@@ -12,7 +12,7 @@ import torch
 
 from stoker.data.tokenizer import load_folder
 from stoker.spec.errors import UserError
-from stoker.spec.forms import read_shape
+from stoker.spec.hf_config import read_shape
 from tests.inside import inside
 
 SIZES = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 300}

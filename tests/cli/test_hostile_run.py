@@ -12,9 +12,9 @@ import yaml
 from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
+from stoker.models.checkpoint_reader import read_table
 from stoker.rundir import RunDir, write_json
 from stoker.rundir.checkpoint import damage, file_facts, sealed
-from stoker.train.reader import read_table
 from tests.inside import inside
 
 MARKER = "executed"
@@ -69,7 +69,7 @@ def test_a_checkpoint_executes_nothing(tale: Path, plant: Callable[[Path], None]
     reseal(newest)
     done = inside(*(word.format(step=newest.name) for word in words), code=2)
     (line,) = done.stderr.splitlines()
-    assert "cannot be read: a checkpoint has no need of" in line
+    assert "cannot be read: a checkpoint does not need" in line
     assert not Path(MARKER).exists()
 
 

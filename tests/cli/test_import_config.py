@@ -3,7 +3,7 @@ from pathlib import Path
 
 from stoker.spec.load import load
 
-MANIFESTS = Path(__file__).parents[1] / "launch" / "import_config"
+MANIFESTS = Path(__file__).parents[1] / "convert"
 
 
 def test_a_manifest_becomes_a_run_file(stoker) -> None:
@@ -12,7 +12,7 @@ def test_a_manifest_becomes_a_run_file(stoker) -> None:
     assert "fields used" in done.stderr
     assert load(stoker.folder / "run.yaml", []).spec.name == "gpt2"
     again = stoker("import-config", "elasticjob", str(MANIFESTS / "elasticjob.yaml"), "-o", "run.yaml", code=2)
-    assert again.stderr.startswith("stoker: run.yaml is there already")
+    assert again.stderr.startswith("stoker: run.yaml exists already")
 
 
 def test_both_the_file_and_what_became_of_each_field_can_be_had(stoker) -> None:

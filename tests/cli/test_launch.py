@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.api.running import await_start, plan, start
+from stoker.api.launch import await_start, plan
+from stoker.backends import backend_for
 from stoker.cli.interrupts import Interrupts
 from stoker.cli.main import main
 from stoker.cli.train import end
@@ -56,7 +57,7 @@ def test_a_launched_run_trains_to_its_end_and_leaves_no_process(stoker, tokens: 
     assert "\x1b" not in shown
     name = re.search(r"started     (tale-\w{4}), in the background", shown)[1]
     run = stoker.run(name)
-    for text in ("32 tokens a step", "until       12 steps", str(run.path), f"stoker logs {name} -f", "stoker stop"):
+    for text in ("32 tokens per step", "until       12 steps", str(run.path), f"stoker logs {name} -f", "stoker stop"):
         assert text in shown
     processes = family(run) if run.holder() else []
     stoker("logs", name, "-f")
@@ -66,7 +67,7 @@ def test_a_launched_run_trains_to_its_end_and_leaves_no_process(stoker, tokens: 
     done = stoker("launch", name).stdout
     assert f"run '{name}' is done" in done
     on = stoker("launch", name, "until.steps=20", "log.every=2").stdout
-    assert "goes on from step 12" in on
+    assert "resumes from step 12" in on
     eventually(lambda: run.holder() is None)
     assert [record["step"] for record in run.metrics()][-2:] == [18, 20]
     assert "changed until.steps: 12 -> 20" in stoker("events", name).stdout
@@ -99,7 +100,7 @@ def test_a_run_outlives_the_terminal_that_it_was_launched_from(stoker, script: P
     processes = family(run)
     assert len(processes) == 3
     stopped = stoker("stop", name).stdout
-    assert f"it goes on with: stoker launch {run.path}" in stopped
+    assert f"resume it with: stoker launch {run.name}" in stopped
     assert run.exit().state == "paused"
     eventually(lambda: not any(map(is_alive, processes)))
 
@@ -175,8 +176,8 @@ def test_what_cannot_be_launched_is_refused_in_one_line(
         ([], "launch needs a run file"),
         (["nothing.yaml"], "nothing.yaml"),
         ([run.name[:-1] + "_"], f"Did you mean {run.name}?"),
-        ([run.name], f"run '{run.name}' runs already: process {run.holder()['pid']}"),
-        ([run.name, "name=other"], "keeps its name"),
+        ([run.name], f"run '{run.name}' is running already: process {run.holder()['pid']}"),
+        ([run.name, "name=other"], "cannot be renamed"),
         ([script.name, "script=none.py"], "none.py"),
         ([script.name, "on.workerz=2"], "workers"),
     ):
@@ -191,7 +192,8 @@ def test_a_run_that_somebody_else_took_meanwhile_is_told_as_train_tells_it(tmp_p
     run = RunDir(tmp_path / "runs" / "work")
     run.create(spec, None)
     with run.lock():
-        code = await_start(run, start(plan(spec, run), detached=True))
+        submission = plan(spec, runs=run.path.parent).submission
+        code = await_start(run, backend_for(spec.on).submit(submission, detached=True))
     assert code == 2
     with pytest.raises(UserError, match=f"is being written by process {os.getpid()}"):
         end(run, code, Interrupts(), seconds=0)

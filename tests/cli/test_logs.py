@@ -9,7 +9,7 @@ import pytest
 
 from stoker.cli.logs import moment
 from stoker.cli.main import main
-from stoker.rundir import DataRef, RunDir
+from stoker.rundir import DataRef, RunDir, events
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec, Until
@@ -42,11 +42,12 @@ def test_following_logs_ends_with_the_run(run: RunDir, stoker) -> None:
 
 def test_following_in_a_pod_ends_when_nobody_listens_any_more(run: RunDir) -> None:
     run.log(0).write_text("one\n")
-    argv = [sys.executable, "-m", "stoker", "logs", str(run.path), "-f", "--while-heard"]
+    options = json.dumps({"rank": 0, "tail": None, "since": None, "follow": True})
+    argv = [sys.executable, "-m", "stoker.backends.kubernetes.volume.in_pod", "logs", str(run.path), options]
     with run.lock(), subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as follower:
         assert follower.stdin
         assert follower.stdout
-        assert follower.stdout.readline() == b"one\n"
+        assert json.loads(follower.stdout.readline())["line"] == "one"
         time.sleep(0.5)
         assert follower.poll() is None
         follower.stdin.close()
@@ -59,11 +60,11 @@ def test_logs_of_a_run_that_never_started_say_so(run: RunDir, capsys: pytest.Cap
 
 
 def test_workers_that_have_printed_nothing_are_no_error(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    run.add_event("world", attempt=1, workers=1, restart=0)
+    run.add_event(events.World(attempt=1, workers=1, restart=0))
     assert main(["logs", str(run.path)]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"nothing was printed; what happened is told by: stoker events {run.path}\n"
+    assert captured.err == f"there are no log lines; see what happened: stoker events {run.path}\n"
 
 
 @pytest.mark.parametrize(
@@ -129,5 +130,5 @@ def test_a_time_is_said_as_people_say_it(text: str, when: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["soon", "10x", "", "2026-13-01"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="which is no time"):
+    with pytest.raises(UserError, match="which is not a time"):
         moment(text, now=NOW)

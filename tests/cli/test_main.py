@@ -48,19 +48,6 @@ def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.C
         assert captured.err.count("\n") == 1
 
 
-def test_a_core_install_can_watch_and_says_what_training_needs(tmp_path: Path) -> None:
-    (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError('No module named numpy', name='numpy')")
-    code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from stoker.cli.main import main\n"
-        f"assert main(['status', '--runs', {str(tmp_path)!r}]) == 0\n"
-        "sys.exit(main(['train', 'run.yaml']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "stoker: numpy is not installed. Run: pip install 'stoker[train]'\n"
-
-
 def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
     run = tmp_path / "tale"
     (run / "logs").mkdir(parents=True)

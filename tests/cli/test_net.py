@@ -1,4 +1,4 @@
-"""What `stoker net` refuses before it looks. What it sees is in tests/launch/probe and tests/lab."""
+"""What `stoker net` refuses before it looks. What it sees is in tests/net and tests/lab."""
 
 from pathlib import Path
 
@@ -18,9 +18,9 @@ RUN_FILE = "name: tale\nscript: train.py\non: {workers: 2}\n"
         (["--nodes", "0"], "--nodes is 0"),
         (["--nodes", "2"], "on.image is missing"),
         (["--nodes", "2", "on.imag=x"], "on.image"),
-        (["tale.yaml"], "on.kind is local, and net looks into a cluster"),
-        (["here"], "run 'here' lives here, and has no network between nodes"),
-        (["here", "on.nodes=2"], "on.nodes=2: a run is as it is"),
+        (["tale.yaml"], "on.kind is local, and this needs a cluster"),
+        (["here"], "run 'here' runs on this machine, and has no network between nodes"),
+        (["here", "on.nodes=2"], "on.nodes=2: an existing run cannot be changed here"),
         (["nowhere"], "nowhere"),
     ],
 )

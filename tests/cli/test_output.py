@@ -3,6 +3,7 @@ from datetime import datetime
 import pytest
 
 from stoker.cli import output
+from stoker.spec.units import short_duration, short_number
 
 
 @pytest.mark.parametrize(
@@ -10,14 +11,14 @@ from stoker.cli import output
     [(0, "0"), (9999, "9,999"), (12_345, "12.3k"), (1_234_567, "1.23M"), (1.5e9, "1.5B"), (2e12, "2T")],
 )
 def test_large_numbers_are_short(value: float, text: str) -> None:
-    assert output.number(value) == text
+    assert short_number(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0s"), (59.4, "59s"), (61, "1m01s"), (3723, "1h02m"), (90000, "1d01h")]
 )
 def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
-    assert output.duration(seconds) == text
+    assert short_duration(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_run_of_ones_own_killed_anywhere_gives_the_losses_of_an_undisturbed_on
     (place / "go").touch()
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
-    assert "was killed by SIGKILL; starting again" in output
+    assert "was killed by SIGKILL; restarting" in output
     assert losses(run) == losses(stoker.run("whole"))
     report = json.loads(stoker("audit", "killed", "--json").stdout)
     assert (report["ok"], report["missing"], report["duplicated"]) == (True, 0, 0)
@@ -174,7 +174,7 @@ def test_prepare_takes_a_source_piped_and_in_a_terminal(stoker, terminal, place:
 def test_a_model_that_is_wrong_is_told_in_a_line_though_only_a_worker_can_see_it(stoker, place: Path) -> None:
     (place / "bad.py").write_text("from torch import nn\ndef build(shape):\n    return nn.Embedding(shape.vocab, 3)\n")
     line = refusal(stoker, "train", "run.yaml", "model.family=bad:build", "data.tokenizer={train: 300}", "on.workers=2")
-    assert "its module made a float32 tensor of shape [1, 1, 3] of tokens of shape [1, 1]" in line
+    assert "its module returned a float32 tensor of shape [1, 1, 3] for tokens of shape [1, 1]" in line
     assert "Return a float tensor of logits of shape [1, 1, 300]" in line
 
 
@@ -188,7 +188,7 @@ def test_a_callback_that_fails_ends_the_run_in_a_line_and_the_same_command_goes_
     done = stoker("train", *words, code=3)
     (line,) = done.stderr.splitlines()
     assert "the callback bad:note failed in step: RuntimeError: no room (bad.py, line 3)" in line
-    assert "it goes on from step 3" in line
+    assert "the run resumes from step 3" in line
     assert "Traceback" not in done.stdout
     bad.write_text("def note(record): ...\n")
     assert "resumed at step 3" in stoker("train", *words).stdout

@@ -28,7 +28,7 @@ def test_prepare_makes_a_token_set_that_training_can_open(
     assert tokens.index.skipped == 1
     assert 0.05 < tokens.validation.tokens / tokens.train.tokens < 0.15
     out = capsys.readouterr().out
-    assert "1 record left out" in out
+    assert "1 record skipped" in out
     assert f"stoker init {tmp_path / 'out'}" in out
 
 

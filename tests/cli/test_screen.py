@@ -118,7 +118,7 @@ def test_output_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = stoker("presets", capture_output=False, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "stoker: writing: No space left on device. Make room on the disk, then run it again\n"
+    assert done.stderr == "stoker: writing: No space left on device. Free some disk space, then run it again\n"
 
 
 def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stoker.rundir import RunDir
+from tests.written import events_of
 
 STEPS = 40
 TRAIN = """
@@ -126,7 +127,7 @@ def test_a_script_whose_worker_is_killed_goes_on_to_its_end_and_shows_no_secret(
     os.kill(int((run.path / "pid-1-1").read_text()), signal.SIGKILL)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert "worker 1 was killed by SIGKILL; starting again\n" in output
+    assert "worker 1 was killed by SIGKILL; restarting\n" in output
     assert f"step {STEPS} loss" in output, "what the first worker prints is shown"
     begun = [line for line in log(run, 1) if line.startswith("rank 1 begins at step ")]
     assert len(begun) == 2
@@ -175,7 +176,7 @@ def test_a_script_in_the_background_is_stopped_and_gone_on_with(
     assert log(run, 0).count("TOKEN *** KEY *** COLOUR blue") == 2
     assert not tells(run)
     assert not [path for path in run.path.rglob("*.log") if b"another-key" in path.read_bytes()]
-    assert [event["kind"] for event in run.events()] == ["world", "stopping"] * 2
+    assert [event["kind"] for event in events_of(run)] == ["world", "stopping"] * 2
 
 
 @pytest.mark.parametrize(
@@ -183,12 +184,12 @@ def test_a_script_in_the_background_is_stopped_and_gone_on_with(
     [
         ("print(1)", ["script=gone.py"], "gone.py cannot be read: No such file or directory. Check the path"),
         ("def (", [], "train.py:1 is not Python"),
-        ("import nothere_at_all", [], "train.py needs the module nothere_at_all, and there is none. Install it"),
+        ("import nothere_at_all", [], "train.py needs the module nothere_at_all, which is not installed. Install it"),
         ("import beside", [], "beside.py, line 1"),
         ("print(1)", ["secrets.TOKEN=env:NOT_SET_AT_ALL"], "variable NOT_SET_AT_ALL, which is not set. Set it with"),
         ("print(1)", ["secrets.KEY=file:gone"], "gone, which cannot be read"),
-        ("print(1)", ["secrets.KEY=sesame"], "secrets.KEY does not say where it comes from"),
-        ("print(1)", ["until.steps=3"], "a script brings its own"),
+        ("print(1)", ["secrets.KEY=sesame"], "secrets.KEY has no source"),
+        ("print(1)", ["until.steps=3"], "a script sets that itself"),
     ],
 )
 def test_bad_input_is_one_line_with_a_remedy(command, place: Path, text: str, words: list[str], said: str) -> None:
@@ -200,7 +201,7 @@ def test_bad_input_is_one_line_with_a_remedy(command, place: Path, text: str, wo
     assert said in line
     assert "Traceback" not in done.stdout or "import" in text
     run = RunDir(place / "runs" / "own")
-    assert sum(event["kind"] == "world" for event in run.events()) == (1 if text.startswith("imp") else 0)
+    assert sum(event["kind"] == "world" for event in events_of(run)) == (1 if text.startswith("imp") else 0)
     assert run.exists() is text.startswith("imp"), "nothing is made for what cannot begin"
     assert "sesame" not in done.stdout + done.stderr.replace("=sesame", "")
 

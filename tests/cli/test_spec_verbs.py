@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.spec.estimate import parameters
 from stoker.spec.model import Model
-from stoker.spec.sizes import parameters
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,7 +26,7 @@ def test_init_writes_a_run_file_that_explain_understands(command, tmp_path: Path
     assert found.stdout.startswith(f'data.path = "{tmp_path}/books"\n  from run.yaml:')
     again = command("init", "books")
     assert again.returncode == 2
-    assert "run.yaml is there already" in again.stderr
+    assert "run.yaml exists already" in again.stderr
     assert (tmp_path / "run.yaml").read_text() == text
 
 
@@ -36,13 +36,13 @@ def test_explain_names_the_winner_first_and_then_all_that_it_overruled(command, 
     assert lines == [
         "optim.lr = 0.003",
         "  from command line",
-        "  overrules 0.002 from run.yaml:3",
-        "  overrules 0.001 from run preset demo",
-        "  overrules 0.0006 from default",
+        "  overrides 0.002 from run.yaml:3",
+        "  overrides 0.001 from run preset demo",
+        "  overrides 0.0006 from default",
         "  Highest learning rate.",
     ]
     said = json.loads(command("explain", "optim.lr", "run.yaml", "--json").stdout)
-    assert [one["origin"] for one in said[0]["said"]] == ["run.yaml:3", "run preset demo", "default"]
+    assert [one["origin"] for one in said[0]["settings"]] == ["run.yaml:3", "run preset demo", "default"]
     section = command("explain", "batch", "run.yaml").stdout
     assert "batch.sequences  16" in section
     wrong = command("explain", "optim.rl", "run.yaml")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.written import events_of
+
 WORDS = [
     "name=run", "data.tokenizer.train=300", "model.layers=1", "model.heads=1", "model.width=16", "model.context=16",
     "batch.sequences=2", "batch.length=16", "precision=fp32", "compile=false", "log.every=1", "log.tensorboard=false",
@@ -78,7 +80,7 @@ def test_a_second_command_on_a_run_is_refused_and_the_first_goes_on(stoker, book
     exit = run.exit()
     assert exit.state == "paused"
     assert [one.step for one in run.saved()] == [exit.step]
-    assert sum(event["kind"] == "world" for event in run.events()) == 1
+    assert sum(event["kind"] == "world" for event in events_of(run)) == 1
 
 
 def test_a_worker_that_crashes_every_time_is_given_up_with_its_own_words(stoker, books: Path) -> None:
@@ -88,10 +90,10 @@ def test_a_worker_that_crashes_every_time_is_given_up_with_its_own_words(stoker,
     assert "3 times in a row with no new checkpoint between" in line
     assert "stoker logs" in line
     assert "PYTHONHASHSEED must be" in done.stdout, "the end of the log shows why"
-    assert "starting again from the last checkpoint" in done.stdout
+    assert "restarting from the last checkpoint" in done.stdout
     run = stoker.run("run")
     assert (run.exit().state, run.exit().code) == ("failed", 3)
-    assert sum(event["kind"] == "world" for event in run.events()) == 3
+    assert sum(event["kind"] == "world" for event in events_of(run)) == 3
 
 
 @pytest.mark.parametrize("times", [2, pytest.param(5, marks=pytest.mark.soak)])
@@ -110,5 +112,5 @@ def test_a_worker_killed_over_and_over_is_started_again_as_long_as_it_saves(
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
-    assert sum(event["kind"] == "world" for event in run.events()) == times + 1
+    assert sum(event["kind"] == "world" for event in events_of(run)) == times + 1
     stoker("audit", "run")

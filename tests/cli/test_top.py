@@ -37,9 +37,9 @@ def test_top_is_watched_until_the_run_ends(stoker, name: str, terminal) -> None:
     (stoker.run(name).path / "enough").touch()
     shown = screen.read()
     assert shown.count("\x1b[H\x1b[2J") == shown.count(f"run {name}") > 1
-    assert "no worker runs" in shown.splitlines()[-1]
+    assert "no worker is running" in shown.splitlines()[-1]
     assert screen.process.wait() == 0
-    assert piped.communicate(timeout=300)[0].splitlines()[-1] == "no worker runs"
+    assert piped.communicate(timeout=300)[0].splitlines()[-1] == "no worker is running"
     assert piped.returncode == 0
 
 
@@ -47,4 +47,4 @@ def test_a_run_that_does_not_run_has_no_workers(tmp_path: Path, capsys: pytest.C
     run = RunDir(tmp_path / "tale")
     run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=8)), DataRef(shards="/nowhere", key="k"))
     assert main(["top", str(run.path)]) == 0
-    assert capsys.readouterr().out.splitlines() == ["run tale  interrupted  step 0", "no worker runs"]
+    assert capsys.readouterr().out.splitlines() == ["run tale  interrupted  step 0", "no worker is running"]

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stoker.launch.app_def import app_def, job
-from stoker.launch.kubernetes import NO_CLUSTER, plan
-from stoker.launch.torchx import app
+from stoker.backends.kubernetes.plan import NO_CLUSTER, plan
+from stoker.backends.kubernetes.torchx import app_def, job
+from stoker.cli.torchx import app
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 
 ON = ("on.image=team/image:1", "on.registry=team/runs", "on.volume=data", "on.nodes=2", "on.workers=2")
 RUN = [sys.executable, "-m", "torchx.cli.main", "run", "--dryrun", "-s", "kubernetes", "--workspace", ""]
-FILES = ["stoker.launch.torchx", str(Path(__file__).parents[2] / "src" / "stoker" / "launch" / "torchx.py")]
+FILES = ["stoker.cli.torchx", str(Path(__file__).parents[2] / "src" / "stoker" / "cli" / "torchx.py")]
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +55,10 @@ def test_a_dry_run_shows_a_job_of_volcano_and_makes_nothing(file: str, folder: P
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.namespace=a"], "TorchX sends the job to default"),
-        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.context=a"], "kubeconfig's current one"),
+        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.namespace=a"], "TorchX creates the job in default"),
+        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.context=a"], "current context of the kubeconfig"),
         (["-cfg", "queue=test", "c:app", "--run", "none.yaml"], "none.yaml"),
-        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.queue_make={weight: 1}"], "needs a Queue too"),
+        (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.queue_make={weight: 1}"], "also needs a Queue"),
         (["-s", "local_cwd", "c:app", "--run", "run.yaml"], "scheduler is local_cwd. Use -s kubernetes"),
     ],
 )
@@ -85,7 +85,7 @@ def test_another_scheduler_cannot_carry_it(folder: Path) -> None:
     spec = load(folder / "run.yaml", ["on.kind=kubernetes", "on.job=vcjob", *ON]).spec
     [role] = app_def(spec, plan(spec, NO_CLUSTER, folder / "tale")).roles
     assert (role.num_replicas, role.image, role.mounts[0].src) == (2, "team/image:1", "data")
-    with pytest.raises(UserError, match="scheduler slurm cannot carry a run"):
+    with pytest.raises(UserError, match="scheduler slurm cannot run a Stoker run"):
         role.pre_proc("slurm", None)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from stoker.api import opening
-from stoker.observe.runs import view
 from stoker.rundir import RunDir
+from stoker.rundir.view import view
 from stoker.spec.load import load
 from tests.processes import descendants, is_alive
 from tests.waiting import PATIENCE_S, until
@@ -69,7 +69,7 @@ def test_one_command_trains_and_the_same_again_says_that_it_is_done(command, pla
     assert first.returncode == 0, first.stdout + first.stderr
     run = RunDir(place / "runs" / "tale")
     assert "\x1b" not in first.stdout
-    assert "32 tokens a step" in first.stdout
+    assert "32 tokens per step" in first.stdout
     assert "step 12/12" in first.stdout
     assert "done at step 12" in first.stdout
     assert str(run.path) in first.stdout
@@ -100,7 +100,7 @@ def test_one_command_trains_and_the_same_again_says_that_it_is_done(command, pla
 def test_a_dry_run_shows_the_plan_and_does_nothing(command, place: Path) -> None:
     shown = command("train", "run.yaml", "--dry-run", "batch.sequences=6", "on.workers=2")
     assert shown.returncode == 0
-    assert "6 × 16 = 96 tokens a step" in shown.stdout
+    assert "6 × 16 = 96 tokens per step" in shown.stdout
     assert "2 on cpu, 3 sequences each" in shown.stdout
     assert "stoker.supervise" in shown.stdout
     assert not (place / "runs").exists()
@@ -126,7 +126,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(
     assert view(run).checkpoint == exit.step
     if number == signal.SIGINT:
         assert "saving" in out
-        assert "next        run the same command again: it goes on" in out
+        assert "next        run the same command again to resume" in out
         again = stoker(place, "train", "run.yaml", f"until.steps={exit.step + 3}")
         assert again.returncode == 0, again.stderr
         assert f"resumed at step {exit.step}" in again.stdout
@@ -176,7 +176,7 @@ def test_a_run_that_failed_shows_why_and_the_end_of_the_log(
     assert command.returncode == 3
     assert "worker 0 was killed by SIGKILL" in err
     assert "stoker logs" in err
-    assert "the end of the log of worker 0" in out
+    assert "the last lines of the log of worker 0" in out
     assert out.count("worker 0 is up") == 2, "as it came, and at the end"
     assert view(run).state == "failed"
 
@@ -218,5 +218,5 @@ def test_a_run_whose_text_is_gone_goes_on_and_says_so(place: Path) -> None:
     (place / "book.txt").unlink()
     done = stoker(place, "train", "run.yaml")
     assert done.returncode == 0, done.stderr
-    assert f"{place / 'book.txt'} is gone: the run goes on with the tokens made of it" in done.stdout
+    assert f"{place / 'book.txt'} is gone: the run resumes with the tokens made of it" in done.stdout
     assert run.metrics()[-1]["step"] == 12

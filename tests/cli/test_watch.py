@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker.backends.local import backend
+from stoker.backends.local.backend import Local
 from stoker.cli.main import main
-from stoker.cli.watch import await_end
-from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir import DataRef, Exit, RunDir, events
 from stoker.spec.data import Data
 from stoker.spec.errors import RunFailed
 from stoker.spec.run import RunSpec, Until
@@ -18,7 +19,7 @@ from stoker.spec.run import RunSpec, Until
 def run(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "tale")
     run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=8)), DataRef(shards="/nowhere", key="k"))
-    run.add_event("started", rank=0, steps=8, tokens_per_step=32)
+    run.add_event(events.Started(steps=8, tokens_per_step=32, chip="CPU", parameters=8), rank=0)
     run.add_metrics({"step": 4, "time": time.time(), "loss": 2.5, "tokens_per_second": 64.0})
     return run
 
@@ -40,7 +41,7 @@ def test_status_of_an_interrupted_run_says_how_to_go_on(run: RunDir, capsys: pyt
 
 @pytest.mark.parametrize("verb", ["ps", "status"])
 def test_all_runs_are_a_table_or_a_list(run: RunDir, capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    run.add_event("world", attempt=1, workers=2, restart=0)
+    run.add_event(events.World(attempt=1, workers=2, restart=0))
     with run.lock():
         assert main([verb, "--runs", str(run.path.parent)]) == 0
         head, row = capsys.readouterr().out.splitlines()
@@ -93,10 +94,10 @@ def test_more_runs_than_a_terminal_has_lines_show_the_last(tmp_path: Path, termi
         folder = RunDir(tmp_path / f"run-{number:02d}")
         folder.path.mkdir()
         (folder.path / "spec.yaml").write_text("{}")
-        folder.add_event("world", attempt=1, workers=1, restart=0)
+        folder.add_event(events.World(attempt=1, workers=1, restart=0))
     screen = terminal("ps", "--runs", ".", "--watch", LINES="24", COLUMNS="100")
     shown = screen.read(until="run-39")
-    assert "40 runs, the last 21 of them:" in shown
+    assert "the last 21 of 40 runs:" in shown
     assert "run-19" in shown
     assert "run-18" not in shown
     screen.interrupt()
@@ -159,19 +160,21 @@ def test_a_run_whose_loss_was_not_finite_can_be_looked_at(run: RunDir, capsys: p
 
 
 def test_a_stop_that_waits_says_what_for_and_in_the_end_what_to_type(
-    run: RunDir, capsys: pytest.CaptureFixture[str]
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(backend, "MESSAGE_EVERY_S", 0.05)
+    monkeypatch.setattr(backend, "STOP_TIMEOUT_S", 0.5)
     with run.lock(), pytest.raises(RunFailed) as caught:
-        await_end(run, word=0.05, patience=0.3)
+        Local().await_stopped(run, print)
     assert f"kill -9 {os.getpid()}" in caught.value.remedy
     lines = capsys.readouterr().out.splitlines()
     assert lines
     assert all(line.startswith("waiting for its workers to save (") for line in lines)
-    assert all(line.endswith(f"to end it without: stoker stop {run.path}") for line in lines)
+    assert all(line.endswith(f"to stop it without a save: stoker stop {run.path}") for line in lines)
 
 
 def test_a_stop_of_a_run_that_ends_soon_has_nothing_to_say(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    await_end(run)
+    Local().await_stopped(run, print)
     assert capsys.readouterr().out == ""
 
 

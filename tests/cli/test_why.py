@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import main
-from stoker.rundir import Exit, RunDir
+from stoker.rundir import Exit, RunDir, events
 from stoker.spec.load import load
 
 
@@ -17,7 +17,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     run = RunDir(tmp_path / "runs" / "tale")
     run.create(load(None, ["script=x.py"]).spec, None)
     run.log(1).write_text("KeyError: 'a\x1b[31m'\n")
-    run.add_event("failed", rank=1, code=1, signal=None, line="KeyError: 'a'", again=False)
+    run.add_event(events.Failed(code=1, signal=None, line="KeyError: 'a'", again=False), rank=1)
     run.write_exit(Exit(state="failed", code=3, step=4, reason="worker 1 ended with code 1", remedy="Read", rank=1))
     return run
 

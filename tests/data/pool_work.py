@@ -19,7 +19,7 @@ def say_environment(_: int) -> Iterator[str]:
 def fail(task: int) -> Iterator[int]:
     yield task
     if task == 2:
-        raise UserError("it is broken", remedy="Mend it")
+        raise UserError("it is broken", remedy="Fix it")
 
 
 def crash(task: int) -> Iterator[int]:

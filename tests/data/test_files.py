@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.data.files import DataFile, covers, discover, fingerprint, is_there
+from stoker.data.files import DataFile, covers, discover, exists, fingerprint
 from stoker.spec.errors import UserError
 
 
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_is_all_its_files_sorted_without_hidden_and_empty_ones(folder: Path) -> None:
+def test_a_folder_gives_its_files_sorted_without_hidden_and_empty_ones(folder: Path) -> None:
     assert names(folder) == ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.md"]
 
 
@@ -35,7 +35,7 @@ def test_a_file_whose_name_looks_like_a_glob_is_itself(tmp_path: Path) -> None:
     assert names(tmp_path / "a[1].txt") == ["a[1].txt"]
 
 
-def test_what_is_not_there_or_empty_is_refused_by_name(folder: Path) -> None:
+def test_missing_and_empty_files_are_refused_by_name(folder: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.txt does not exist"):
         discover(f"{folder}/nowhere.txt")
     with pytest.raises(UserError, match=r"no text found in .*\*\.csv"):
@@ -62,7 +62,7 @@ def test_a_file_is_read_once_and_again_only_when_it_changed(tmp_path: Path) -> N
     assert look(data, cache)[1].sha256 != first[1].sha256
 
 
-def test_what_is_wrong_with_a_file_is_remembered_too(tmp_path: Path) -> None:
+def test_the_problem_of_a_file_is_cached_too(tmp_path: Path) -> None:
     data, cache = tmp_path / "data", tmp_path / "hashes.json"
     data.mkdir()
     (data / "a.bin").write_bytes(b"\x7fELF\0")
@@ -98,7 +98,7 @@ def test_a_damaged_cache_costs_only_time(tmp_path: Path) -> None:
         ("a.txt", "runs/tale/spec.yaml"),
     ],
 )
-def test_a_file_is_covered_before_it_is_there_as_it_is_found_when_it_is(folder: Path, word: str, file: str) -> None:
+def test_a_file_is_covered_before_it_exists_as_it_is_found_when_it_is(folder: Path, word: str, file: str) -> None:
     path = folder / file
     foretold = covers(f"{folder}/{word}", path)
     path.parent.mkdir(parents=True)
@@ -106,15 +106,13 @@ def test_a_file_is_covered_before_it_is_there_as_it_is_found_when_it_is(folder: 
     assert (path in dict(discover([f"{folder}/{word}", str(folder / "a.txt")]))) is foretold
 
 
-def test_a_link_to_a_folder_covers_what_is_in_the_folder(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_link_to_a_folder_covers_its_files(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     link = tmp_path_factory.mktemp("links") / "link"
     link.symlink_to(folder)
     assert covers(str(link), folder / "runs/tale/spec.yaml")
     assert not covers(str(folder / "sub"), link / "runs/tale/spec.yaml")
 
 
-def test_what_is_gone_is_told_from_what_is_there(folder: Path) -> None:
-    assert [is_there(f"{folder}/{word}") for word in ("a.txt", "sub", "*.txt", "**/d.md")] == [True] * 4
-    assert [is_there(f"{folder}/{word}") for word in ("gone.txt", "gone", "*.csv")] == [False] * 3
+def test_missing_paths_are_told_apart_from_existing_ones(folder: Path) -> None:
+    assert [exists(f"{folder}/{word}") for word in ("a.txt", "sub", "*.txt", "**/d.md")] == [True] * 4
+    assert [exists(f"{folder}/{word}") for word in ("gone.txt", "gone", "*.csv")] == [False] * 3

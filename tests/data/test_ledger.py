@@ -11,7 +11,7 @@ import pytest
 from stoker.data.ledger import Ledger, read
 
 
-def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
+def test_records_are_read_back(tmp_path: Path) -> None:
     tokens = np.arange(12).reshape(2, 6)
     for rank in range(2):
         with Ledger(tmp_path, attempt=3, rank=rank, world=2, start=10) as ledger:

@@ -10,7 +10,7 @@ import pytest
 from stoker.data.mixture import Mixture
 from stoker.data.prepare import prepare
 from stoker.data.sets import open_set, set_of
-from stoker.spec.data import Data, Part, TrainTokenizer
+from stoker.spec.data import Data, MixturePart, TrainTokenizer
 from stoker.spec.errors import UserError
 
 
@@ -26,8 +26,8 @@ def texts(tmp_path: Path) -> Path:
 def mix(texts: Path, *weights: float, **settings: object) -> Data:
     first, second = weights or (0.7, 0.3)
     parts = [
-        Part(path=str(texts / "a.txt"), weight=first),
-        Part(path=str(texts / "b.jsonl"), weight=second, field="body"),
+        MixturePart(path=str(texts / "a.txt"), weight=first),
+        MixturePart(path=str(texts / "b.jsonl"), weight=second, field="body"),
     ]
     return Data(mix=parts, **{"tokenizer": TrainTokenizer(train=300), "validation": 0.05, **settings})  # type: ignore[arg-type]
 
@@ -78,10 +78,13 @@ def test_a_damaged_mixture_is_named(texts: Path, tmp_path: Path, text: str) -> N
         open_set(folder)
 
 
-def test_a_part_may_be_prepared_already_and_then_says_the_tokenizer(texts: Path, tmp_path: Path) -> None:
+def test_a_prepared_part_sets_the_tokenizer(texts: Path, tmp_path: Path) -> None:
     one = Data(path=str(texts / "a.txt"), tokenizer=TrainTokenizer(train=300))
     made = prepare(one, tmp_path / "made")
-    parts = [Part(path=str(made.path), weight=1), Part(path=str(texts / "b.jsonl"), weight=1, field="body")]
+    parts = [
+        MixturePart(path=str(made.path), weight=1),
+        MixturePart(path=str(texts / "b.jsonl"), weight=1, field="body"),
+    ]
     tokens = set_of(Data(mix=parts), tmp_path / "store")
     assert isinstance(tokens, Mixture)
     assert tokens.sources[0].tokens.path == made.path or tokens.sources[0].tokens.key == made.key
@@ -90,6 +93,6 @@ def test_a_part_may_be_prepared_already_and_then_says_the_tokenizer(texts: Path,
 
 
 def test_a_part_of_sentence_pairs_is_refused(texts: Path, pairs: Path, tmp_path: Path) -> None:
-    parts = [Part(path=str(pairs), weight=1), Part(path=str(texts / "a.txt"), weight=1)]
+    parts = [MixturePart(path=str(pairs), weight=1), MixturePart(path=str(texts / "a.txt"), weight=1)]
     with pytest.raises(UserError, match="holds sentence pairs"):
         set_of(Data(mix=parts), tmp_path / "store")

@@ -97,7 +97,7 @@ def test_a_window_is_a_permutation_of_its_own_samples_and_needs_no_others() -> N
         assert np.array_equal(Windowed(key, 10 * samples + window, window).draw(0, whole).ids, ids[:whole])
 
 
-def test_a_stream_that_is_gone_through_again_is_shuffled_as_a_whole() -> None:
+def test_the_second_epoch_of_a_stream_is_shuffled_as_a_whole() -> None:
     drawn = Windowed(3, 1000, 64).draw(0, 3000)
     assert sorted(drawn.ids[1000:2000]) == sorted(drawn.ids[2000:]) == list(range(1000))
     assert drawn.epochs.tolist() == [0] * 1000 + [1] * 1000 + [2] * 1000

@@ -38,7 +38,7 @@ def test_no_work_is_no_trouble(run) -> None:
 def test_a_users_mistake_comes_through_as_it_is(run) -> None:
     with pytest.raises(UserError, match="it is broken") as error:
         list(run("fail", [1, 2]))
-    assert error.value.remedy == "Mend it"
+    assert error.value.remedy == "Fix it"
 
 
 def test_a_bug_comes_with_its_traceback(run) -> None:
@@ -52,7 +52,7 @@ def test_a_killed_process_is_noticed(run) -> None:
     assert "fewer --workers" in error.value.remedy
 
 
-def test_nobody_is_left_when_the_caller_stops_early(run) -> None:
+def test_no_process_is_left_when_the_caller_stops_early(run) -> None:
     messages = run("for_ever", [1, 2])
     pids = {next(messages) for _ in range(200)}
     messages.close()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
-from stoker.data.prepare import Progress, is_prepared, prepare, prepared
+from stoker.data.prepare import PrepareProgress, is_prepared, prepare, prepared
 from stoker.data.shards import TokenSet
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
@@ -101,7 +101,7 @@ def test_progress_rises_to_the_whole(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt.gz"):
         text = prose(1_200_000).encode()
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
-    seen: list[Progress] = []
+    seen: list[PrepareProgress] = []
     tokens = prepare(spec([f"{tmp_path}/*"]), tmp_path / "out", workers=1, progress=seen.append)
     assert list(dict.fromkeys(p.phase for p in seen)) == ["reading", "tokenizer", "tokens"]
     last = [p for p in seen if p.phase == "tokens"]
@@ -137,7 +137,7 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("signal_name", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.soak)])
-def test_a_prepare_stopped_at_any_moment_goes_on_and_ends_the_same(tmp_path: Path, signal_name: str) -> None:
+def test_a_prepare_stopped_at_any_moment_resumes_with_the_same_result(tmp_path: Path, signal_name: str) -> None:
     (tmp_path / "a.txt").write_bytes(prose(7_000_000).encode())
     whole = prepare(spec(tmp_path / "a.txt"), tmp_path / "whole", workers=2)
     seed = random.randrange(10**9)
@@ -154,7 +154,7 @@ def test_a_prepare_stopped_at_any_moment_goes_on_and_ends_the_same(tmp_path: Pat
         os.kill(process.pid, signal.Signals[signal_name])
         process.communicate(timeout=60)
         assert not (out / "index.json").exists()
-        with pytest.raises(UserError, match="not a whole token set"):
+        with pytest.raises(UserError, match="not a complete token set"):
             TokenSet.open(out)
         until(lambda left=started: not any(Path(f"/proc/{pid}").exists() for pid in left), seconds=60, every_s=0.05)
     done_before = {path.name: path.stat().st_mtime_ns for path in (out / "units").iterdir()}
@@ -181,7 +181,7 @@ def test_the_same_data_is_prepared_once_even_when_it_moves(tmp_path: Path) -> No
     (tmp_path / "data/a.txt").write_text(prose(10_000))
     first = prepared(spec(tmp_path / "data"), store)
     (tmp_path / "data").rename(tmp_path / "moved")
-    seen: list[Progress] = []
+    seen: list[PrepareProgress] = []
     second = prepared(spec(tmp_path / "moved"), store, progress=seen.append)
     assert (second.path, second.key) == (first.path, first.key)
     assert first.path == store / first.key
@@ -234,7 +234,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
         prepare(spec(tmp_path / "b.txt"), tmp_path / "set")
 
 
-def test_a_half_made_set_of_data_that_was_mended_starts_afresh(tmp_path: Path) -> None:
+def test_an_unfinished_set_of_data_that_was_fixed_starts_from_scratch(tmp_path: Path) -> None:
     good = json.dumps({"text": prose(1_500_000)})
     (tmp_path / "a.jsonl").write_text(f"{good}\n{good}\nnot json\n")
     with pytest.raises(UserError, match="line 3: is not JSON"):
@@ -261,7 +261,7 @@ def test_bad_records_and_files_are_left_out_and_counted_when_asked(tmp_path: Pat
     assert stream(tokens).tolist() == raw(tokens, ["good", "also good"])
 
 
-def test_data_without_text_never_looks_whole(tmp_path: Path) -> None:
+def test_data_without_text_never_looks_complete(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": ""}\n')
     with pytest.raises(UserError, match="the data has no text"):
         prepare(spec(tmp_path / "a.jsonl"), tmp_path / "out")
@@ -290,7 +290,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         prepared(spec(tmp_path / "a.txt"), tmp_path / "store")
 
 
-def test_a_full_disk_is_said_and_what_is_done_stays(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_finished_work_stays(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk: the kernel refuses the write in the same place."""
     (tmp_path / "a.txt").write_bytes(prose(4_500_000).encode())
     script = f"""
@@ -304,6 +304,6 @@ data = Data(path={str(tmp_path / "a.txt")!r}, tokenizer=TrainTokenizer(train=300
 prepare(data, Path({str(tmp_path / "out")!r}), workers=1)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert "UserError: there is no room for" in done.stderr
+    assert "UserError: the disk is full for" in done.stderr
     assert not list((tmp_path / "out").glob("*.part"))
     prepare(spec(tmp_path / "a.txt"), tmp_path / "out", workers=1).verify()

@@ -16,7 +16,7 @@ import pytest
 
 from stoker.data.passages import Passage, Passages
 from stoker.data.prepare import prepare
-from stoker.data.provenance import MARK, Part, read
+from stoker.data.provenance import CHARACTERS_PER_MARK, ProvenancePart, read
 from stoker.data.shards import TokenSet
 from stoker.spec.data import Data, TrainTokenizer
 
@@ -135,12 +135,12 @@ def test_provenance_is_small(made: TokenSet) -> None:
     assert origin is not None
     part = origin.parts[0]
     assert part.marks == sorted(part.marks)
-    assert len(part.marks) <= part.span.size // MARK
+    assert len(part.marks) <= part.span.size // CHARACTERS_PER_MARK
     assert sum(part.tokens for part in origin.parts) >= made.index.train[0].tokens
 
 
 def test_the_nearest_mark_before_a_token_is_taken() -> None:
-    part = Part(file=None, span=None, tokens=30, marks=[(2, 10), (4, 20)])  # type: ignore[arg-type]
+    part = ProvenancePart(file=None, span=None, tokens=30, marks=[(2, 10), (4, 20)])  # type: ignore[arg-type]
     assert [part.mark(token) for token in (0, 9, 10, 19, 20, 29)] == [
         (0, 0),
         (0, 0),
@@ -172,7 +172,7 @@ def test_a_set_made_without_provenance_shows_the_text_alone(small: TokenSet) -> 
     assert found[0].problem == "the token set was made without a record of its sources"
 
 
-def test_a_source_that_is_gone_or_changed_is_said(small: TokenSet, tmp_path: Path) -> None:
+def test_a_missing_or_changed_source_is_reported(small: TokenSet, tmp_path: Path) -> None:
     path = tmp_path / "data/a.jsonl"
     text = path.read_text()
     assert (first(small).file, first(small).place) == (str(path), 1)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, processors
 
 from stoker.data import sentencepiece as ours
 from stoker.data.prepare import prepare
-from stoker.data.tokenizer import going_on, load, load_folder, save, to_train_with
+from stoker.data.tokenizer import continuing, load, load_folder, save, to_train_with
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 
@@ -89,7 +89,7 @@ def test_a_folder_with_the_model_alone_is_a_tokenizer_that_ends_documents(tmp_pa
     assert load_folder(tmp_path / "saved").tokenizer.encode("a fire").ids == loaded.tokenizer.encode("a fire").ids
 
 
-def test_transformers_reads_what_is_saved_of_it(tmp_path: Path) -> None:
+def test_transformers_reads_the_saved_tokenizer(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     loaded = load(str(llama_folder(tmp_path, bos_token="<s>", eos_token="</s>", add_bos_token=True)))
     for kept in (loaded, to_train_with(loaded)):
@@ -116,7 +116,7 @@ def test_tokenizer_json_wins_where_both_are_there(tmp_path: Path) -> None:
         ({"bos_token": "<none>", "add_bos_token": True}, None),
     ],
 )
-def test_the_begin_token_is_what_tokenizer_config_says(
+def test_the_begin_token_comes_from_tokenizer_config(
     tmp_path: Path, config: dict[str, object], begin: str | None
 ) -> None:
     loaded = load(str(llama_folder(tmp_path, **config)))
@@ -152,10 +152,10 @@ def test_documents_have_an_end_and_no_beginning_and_a_long_one_gets_no_space_in_
     assert load_folder(tokens.tokenizer).begin is None
 
 
-def test_only_a_tokenizer_that_puts_a_space_before_text_goes_on_otherwise() -> None:
-    assert going_on(ours.read(trained("llama without a first space"))) is None
-    assert going_on(ours.read(trained("bpe with rules"))) is None, "what it trims it puts back"
-    within = going_on(ours.read(trained("llama")))
+def test_only_a_tokenizer_that_adds_a_space_continues_differently() -> None:
+    assert continuing(ours.read(trained("llama without a first space"))) is None
+    assert continuing(ours.read(trained("bpe with rules"))) is None, "what it trims it puts back"
+    within = continuing(ours.read(trained("llama")))
     assert within is not None
     assert within.encode("fire").tokens[0] != ours.read(trained("llama")).encode("fire").tokens[0]
 
@@ -164,12 +164,12 @@ def test_only_a_tokenizer_that_puts_a_space_before_text_goes_on_otherwise() -> N
     ("data", "words"),
     [
         (b"IQ== 0\nIg== 1\n", "is a list of tiktoken's"),
-        (b"", "it is no SentencePiece model"),
+        (b"", "it is not a SentencePiece model"),
         (b"hello, world", "cannot be read"),
         (trained("llama")[:5000], "cannot be read"),
     ],
 )
-def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, data: bytes, words: str) -> None:
+def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path: Path, data: bytes, words: str) -> None:
     (tmp_path / "tokenizer.model").write_bytes(data)
     with pytest.raises(UserError) as caught:
         load(str(tmp_path))

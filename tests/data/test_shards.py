@@ -80,7 +80,7 @@ def test_a_folder_without_an_index_says_that_prepare_was_interrupted(tmp_path: P
 def test_a_shard_of_the_wrong_size_or_gone_is_refused(tmp_path: Path) -> None:
     write_set(tmp_path, [10, 10])
     os.truncate(tmp_path / "train-00001.bin", 18)
-    with pytest.raises(UserError, match=r"train-00001\.bin has 18 bytes, and should have 20"):
+    with pytest.raises(UserError, match=r"train-00001\.bin has 18 bytes instead of 20"):
         TokenSet.open(tmp_path)
     (tmp_path / "train-00001.bin").unlink()
     with pytest.raises(UserError, match=r"train-00001\.bin is missing"):

@@ -98,13 +98,13 @@ def test_a_folder_without_a_tokenizer_or_with_a_damaged_one_is_refused(tmp_path:
         load("./no/such/folder")
 
 
-def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_reported_at_once(tmp_path: Path) -> None:
     environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
     for name in [name for name in environment if name.lower().endswith("_proxy")]:
         del environment[name]
     script = "from stoker.data.tokenizer import load\nload('gpt2')"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
-    assert "'gpt2' is no folder here, and the hub (http://127.0.0.1:9) cannot be reached" in done.stderr
+    assert "'gpt2' is not a folder here, and the hub (http://127.0.0.1:9) cannot be reached" in done.stderr
     assert "Retrying" not in done.stderr
 
 
@@ -125,7 +125,7 @@ def test_a_tokenizer_with_absurd_numbers_is_refused(tmp_path: Path) -> None:
     vocabulary = {"a": 4_294_967_290, "<|endoftext|>": 1}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "a"}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
-    with pytest.raises(UserError, match="has a token of the number 4294967290"):
+    with pytest.raises(UserError, match="has a token with id 4294967290"):
         load_folder(tmp_path)
     with open(tmp_path / "tokenizer.json", "wb") as file:
         file.truncate(1 << 40)

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models
 from transformers import BertTokenizerFast
 
 from stoker.data.tokenizer import load_folder, save, train
-from stoker.data.wordpiece import SPECIALS, words_of
+from stoker.data.wordpiece import SPECIALS, masking_vocabulary
 from stoker.spec.errors import UserError
 
 TEXTS = ["The stoker feeds the fire, naïve and brave.", "A boiler's fire: 日本語 feeding, fed, feeder!"] * 5
@@ -55,17 +55,17 @@ def test_a_vocab_txt_gives_transformers_ids(tmp_path: Path, config: str | None, 
 
 
 @pytest.mark.parametrize("lacking", ["[PAD]", "[CLS]", "[SEP]", "[MASK]"])
-def test_a_tokenizer_without_what_masking_needs_is_refused_by_name(lacking: str) -> None:
+def test_a_tokenizer_without_mask_tokens_is_refused_by_name(lacking: str) -> None:
     words = [token for token in (*SPECIALS, "a") if token != lacking]
     tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token="[UNK]"))
     with pytest.raises(UserError) as error:
-        words_of(tokenizer, "./folder")
+        masking_vocabulary(tokenizer, "./folder")
     assert f"./folder has no {lacking}," in str(error.value)
     assert "vocab.txt" in error.value.remedy
 
 
-def test_words_know_what_is_special_and_what_goes_on() -> None:
-    words = words_of(train(90, iter(TEXTS), pairs=True).tokenizer, "x")
+def test_special_tokens_and_word_continuations_are_known() -> None:
+    words = masking_vocabulary(train(90, iter(TEXTS), pairs=True).tokenizer, "x")
     assert words.special.tolist() == [True] * 5 + [False] * (len(words.special) - 5)
     assert len(words.plain) == len(words.special) - 5
     assert words.inner.any()

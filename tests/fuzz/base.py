@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from stoker.api.opening import begin
-from stoker.cli.main import complain, main
+from stoker.cli.main import main, report_error
 from stoker.rundir import RunDir
 from stoker.spec.contract import ENV_ATTEMPT
 from stoker.spec.errors import StokerError
@@ -73,14 +73,20 @@ def make(folder: Path) -> Base:
 
 def worker(run: RunDir) -> int:
     """What `python -m stoker.train` does for a run of one worker."""
-    alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, ENV_ATTEMPT: run.next_attempt()}
+    alone: dict[str, object] = {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_WORLD_SIZE": 1,
+        ENV_ATTEMPT: run.next_attempt(),
+    }
     alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port("127.0.0.1")}
     os.environ.update({name: str(value) for name, value in alone.items()})
     try:
         with run.lock():  # as its supervisor does
             return work(run)
     except StokerError as e:
-        return complain(e)
+        return report_error(e)
 
 
 def _forked(folder: Path, call: Callable[[], int]) -> None:

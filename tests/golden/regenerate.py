@@ -5,9 +5,9 @@ python tests/golden/regenerate.py
 
 from pathlib import Path
 
-from stoker.launch import manifest
-from stoker.launch.jobs import KINDS
-from stoker.launch.kubernetes import NO_CLUSTER, plan
+from stoker.backends.kubernetes import manifest
+from stoker.backends.kubernetes.jobs import KINDS
+from stoker.backends.kubernetes.plan import NO_CLUSTER, plan
 from stoker.spec.load import load
 
 HERE = Path(__file__).parent

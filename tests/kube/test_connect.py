@@ -1,17 +1,17 @@
-"""No cluster is needed to learn that there is none."""
+"""Choosing a context, and the errors of a cluster that is missing, unreachable or refuses a request."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
-from stoker.kube import Forbidden, LoggedOut, Unreachable, connect
-from stoker.kube.connect import contexts
+from stoker.kube import Forbidden, NotLoggedIn, Unreachable, connect
+from stoker.kube.errors import Refused, forbidden, refusal
 from stoker.kube.kinds import KINDS
-from stoker.kube.refusals import Refused, forbidden, refusal
+from stoker.kube.kubeconfig import read_kubeconfig
 from stoker.spec.errors import UserError
 from tests.ports import free_port
 
@@ -31,13 +31,13 @@ def kubeconfig(
     return path
 
 
-def test_without_a_kubeconfig_it_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_kubeconfig_is_reported_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(UserError, match=f"no kubeconfig .*{tmp_path}/none.* export KUBECONFIG"):
         connect()
 
 
-def test_a_wrong_context_names_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_context_suggests_the_nearest_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = kubeconfig(tmp_path / "config", server="https://127.0.0.1:1", names=("training-east", "lab"))
     monkeypatch.setenv("KUBECONFIG", str(file))
     with pytest.raises(UserError, match=r"no context 'training-eats'. Did you mean training-east\?"):
@@ -46,7 +46,7 @@ def test_a_wrong_context_names_the_nearest(tmp_path: Path, monkeypatch: pytest.M
         connect("zzz")
 
 
-def test_a_damaged_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(file))
     named = "{name: a, context: %s}"
@@ -70,17 +70,19 @@ def test_a_damaged_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         connect()
 
 
-def test_several_kubeconfigs_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_kubeconfigs_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = kubeconfig(tmp_path / "one", server="https://127.0.0.1:1", names=("a", "b"))
     two = kubeconfig(tmp_path / "two", server="https://127.0.0.1:2", names=("b", "c"))
     monkeypatch.setenv("KUBECONFIG", f"{one}:{tmp_path / 'gone'}:{two}")
-    known = contexts()
+    known = read_kubeconfig()
     assert known.files == (one, two)
     assert known.current == "a"
     assert list(known.namespaces) == ["a", "b", "c"]
 
 
-def test_an_api_server_that_is_not_there_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_server_that_does_not_answer_is_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_port("127.0.0.1")
     file = kubeconfig(tmp_path / "config", server=f"https://127.0.0.1:{port}")
     monkeypatch.setenv("KUBECONFIG", str(file))
@@ -88,56 +90,57 @@ def test_an_api_server_that_is_not_there_is_told_at_once(tmp_path: Path, monkeyp
         connect()
 
 
-def test_a_login_command_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for command, said in (("no-such-login", "no-such-login"), ("false", "non-zero code")):
+def test_a_failing_login_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, reason in (
+        ("no-such-login", "no-such-login is not installed"),
+        ("false", "false ended with exit code 1"),
+    ):
         user: dict[str, object] = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": command}}
         file = kubeconfig(tmp_path / "config", server="https://127.0.0.1:1", user=user)
         monkeypatch.setenv("KUBECONFIG", str(file))
-        with pytest.raises(UserError, match=f"no credentials for context lab: .*{said}"):
+        with pytest.raises(UserError, match=f"no credentials for context lab: .*{reason}"):
             connect()
 
 
-def test_a_login_that_has_expired_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["-c", "echo 'The SSO session has expired or is invalid' >&2; exit 255"]
-    user: dict[str, object] = {
-        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": words}
-    }
+def test_an_expired_login_is_reported_as_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ["-c", "echo 'The SSO session has expired or is invalid' >&2; exit 255"]
+    user: dict[str, object] = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": args}}
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "config", server="https://127.0.0.1:1", user=user)))
-    with pytest.raises(LoggedOut, match=r"the login for context lab has expired: .*SSO session.*aws sso login"):
+    with pytest.raises(NotLoggedIn, match=r"the login for context lab has expired: .*SSO session.*aws sso login"):
         connect()
 
 
 @pytest.mark.parametrize(
-    ("server", "user", "said"),
+    ("server", "user", "reason"),
     [
         ("http://[::1", {"token": "t"}, "no credentials for context lab: Invalid"),
-        ("https://127.0.0.1:1", {"exec": {"command": "true"}}, "an entry lacks 'apiVersion'"),
+        ("https://127.0.0.1:1", {"exec": {"command": "true"}}, "login command is missing 'apiVersion'"),
         ("https://127.0.0.1:1", {"exec": "true"}, "no credentials for context lab: "),
         (5, {"token": "t"}, "no credentials for context lab: "),
     ],
 )
-def test_an_entry_that_makes_no_sense_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Any, user: dict[str, object], said: str
+def test_a_malformed_entry_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Any, user: dict[str, object], reason: str
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "config", server=server, user=user)))
-    with pytest.raises(LoggedOut, match=said) as caught:
+    with pytest.raises(NotLoggedIn, match=reason) as caught:
         connect()
     assert "kubectl --context lab auth whoami" in caught.value.remedy
 
 
-@pytest.mark.parametrize("said", [b"<html>Please log in</html>", b"[]", b'{"hello": 1}'])
-def test_a_server_that_is_no_api_server_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answering: Callable[..., str], said: bytes
+@pytest.mark.parametrize("body", [b"<html>Please log in</html>", b"[]", b'{"hello": 1}'])
+def test_a_server_that_is_no_api_server_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answering: Callable[..., str], body: bytes
 ) -> None:
-    host = answering(lambda *_: (200, {}, said))
+    host = answering(lambda *_: (200, {}, body))
     file = kubeconfig(tmp_path / "c", server=f"http://{host}", user={"token": 5})
     monkeypatch.setenv("KUBECONFIG", str(file))
     with pytest.raises(Unreachable, match="answers, but not as a Kubernetes API server"):
         connect()
 
 
-def test_what_is_forbidden_comes_with_the_role_that_would_allow_it() -> None:
-    error = forbidden(verb="create", kind=KINDS["Job"], namespace="team", who="context lab")
+def test_a_forbidden_request_is_reported_with_the_role_that_allows_it() -> None:
+    error = forbidden(verb="create", kind=KINDS["Job"], namespace="team", cluster="context lab")
     assert error.problem == "you may not create jobs in namespace team of context lab"
     role, _ = yaml.safe_load_all(error.remedy.partition("\n")[2])
     assert role["kind"] == "Role"
@@ -146,15 +149,15 @@ def test_what_is_forbidden_comes_with_the_role_that_would_allow_it() -> None:
 
 
 def answer(message: str, *, verb: str = "patch", code: int = 403) -> Refused:
-    said = httpx.Response(code, json={"kind": "Status", "message": message})
-    return refusal(said, verb=verb, kind=KINDS["Pod"], name="x", namespace="team", who="context lab")
+    response = httpx2.Response(code, json={"kind": "Status", "message": message})
+    return refusal(response, verb=verb, kind=KINDS["Pod"], name="x", namespace="team", cluster="context lab")
 
 
-def test_a_missing_right_is_told_by_the_servers_own_words() -> None:
-    said = 'pods "x" is forbidden: User "ann" cannot create resource "pods" in API group "" in the namespace "team"'
-    assert isinstance(answer(said), Forbidden)
-    assert answer(said).problem == "you may not create pods in namespace team of context lab"
-    _, binding = yaml.safe_load_all(answer(said).remedy.partition("\n")[2])
+def test_a_missing_right_is_found_in_the_servers_message() -> None:
+    message = 'pods "x" is forbidden: User "ann" cannot create resource "pods" in API group "" in the namespace "team"'
+    assert isinstance(answer(message), Forbidden)
+    assert answer(message).problem == "you may not create pods in namespace team of context lab"
+    _, binding = yaml.safe_load_all(answer(message).remedy.partition("\n")[2])
     assert binding["subjects"] == [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "ann"}]
 
 
@@ -177,10 +180,10 @@ def test_a_missing_right_is_told_by_the_servers_own_words() -> None:
         ('pods "x" is forbidden: failed quota: q: must specify limits.cpu', "describe quota"),
         ('pods "x" is forbidden: maximum cpu usage per Container is 1, but limit is 2', "describe limits"),
         ('admission webhook "validate.kyverno.svc-fail" denied the request: no latest tag', "Follow its rule"),
-        ('pods "x" is forbidden: something else', "Ask who runs the cluster"),
+        ('pods "x" is forbidden: something else', "Ask your cluster admin"),
     ],
 )
-def test_a_rule_of_the_cluster_is_no_missing_right(message: str, remedy: str) -> None:
+def test_a_rule_of_the_cluster_is_not_reported_as_a_missing_right(message: str, remedy: str) -> None:
     error = answer(message)
     assert not isinstance(error, Forbidden)
     assert message in error.problem
@@ -188,5 +191,5 @@ def test_a_rule_of_the_cluster_is_no_missing_right(message: str, remedy: str) ->
     assert "Role" not in error.remedy
 
 
-def test_what_may_not_be_looked_at_is_forbidden_whatever_the_words() -> None:
+def test_a_refused_read_is_a_missing_right_whatever_the_message() -> None:
     assert isinstance(answer("no", verb="list"), Forbidden)

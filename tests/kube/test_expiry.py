@@ -1,43 +1,24 @@
-"""Credentials that have expired are called so, with since when and how to renew them."""
+"""Expired credentials are reported as expired, with the date and how to renew them."""
 
 import base64
 import json
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from stoker.kube import Unreachable, connect
+from stoker.kube.errors import Refused, unreachable
 from stoker.kube.expiry import expired, token_end
-from stoker.kube.refusals import Refused, unreachable
+from stoker.kube.kubeconfig import merged
 from tests.answers import answers
+from tests.kube.certificates import certificate, encoded
 
 YESTERDAY, TOMORROW = datetime.now(UTC) - timedelta(hours=30), datetime.now(UTC) + timedelta(days=1)
-
-
-def certificate(end: datetime) -> tuple[str, str]:
-    """PEM of a certificate that ends then, and of its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "127.0.0.1")])
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, end - timedelta(days=9), end)
-    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    made = made.add_extension(here, critical=False)
-    signed = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
-    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return signed, key.private_bytes(serialization.Encoding.PEM, *plain).decode()
-
-
-def coded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 def token(end: datetime | None) -> str:
@@ -63,7 +44,7 @@ def user_with(kind: str, end: datetime, folder: Path) -> dict[str, Any]:
     (folder / "key").write_text(key)
     (folder / "token").write_text(token(end) + "\n")
     return {
-        "certificate": {"client-certificate-data": coded(pem), "client-key-data": coded(key)},
+        "certificate": {"client-certificate-data": encoded(pem), "client-key-data": encoded(key)},
         "file": {"client-certificate": "crt", "client-key": "key"},
         "token": {"token": token(end)},
         "token file": {"tokenFile": "token"},
@@ -71,15 +52,15 @@ def user_with(kind: str, end: datetime, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["certificate", "file", "token", "token file"])
-def test_what_has_expired_is_told_since_when(tmp_path: Path, kind: str) -> None:
+def test_expired_credentials_are_reported_with_the_date(tmp_path: Path, kind: str) -> None:
     file = kubeconfig(tmp_path, user_with(kind, YESTERDAY, tmp_path))
-    found = expired([file], "lab", in_pod=tmp_path)
-    assert found is not None
+    reported = expired(merged([file]), "lab", in_pod=tmp_path)
+    assert reported is not None
     what = "token" if "token" in kind else "client certificate"
-    assert found.problem == f"the {what} of context lab expired on {YESTERDAY:%Y-%m-%d %H:%M} UTC, 1 day ago"
-    assert "Ask your cluster admin for a new kubeconfig" in found.remedy
+    assert reported.problem == f"the {what} of context lab expired on {YESTERDAY:%Y-%m-%d %H:%M} UTC, 1 day ago"
+    assert "Ask your cluster admin for a new kubeconfig" in reported.remedy
     file = kubeconfig(tmp_path, user_with(kind, TOMORROW, tmp_path))
-    assert expired([file], "lab", in_pod=tmp_path) is None
+    assert expired(merged([file]), "lab", in_pod=tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -91,33 +72,33 @@ def test_what_has_expired_is_told_since_when(tmp_path: Path, kind: str) -> None:
         ("team", "https://x.hcp.azmk8s.io:443", "az aks get-credentials --resource-group GROUP --name team"),
     ],
 )  # fmt: skip
-def test_how_to_renew_it_is_told_where_the_kind_of_cluster_is_known(
+def test_the_remedy_renews_the_credentials_of_known_kinds_of_clusters(
     tmp_path: Path, context: str, server: str, remedy: str
 ) -> None:
     file = kubeconfig(tmp_path, {"token": token(YESTERDAY)}, server=server, context=context)
-    found = expired([file], context, in_pod=tmp_path)
-    assert found is not None
-    assert remedy in found.remedy
+    reported = expired(merged([file]), context, in_pod=tmp_path)
+    assert reported is not None
+    assert remedy in reported.remedy
 
 
 @pytest.mark.parametrize(
     "user",
     [{}, {"token": "opaque"}, {"token": token(None)}, {"client-certificate-data": "?"}, {"tokenFile": "gone"}, "x"],
 )
-def test_nothing_is_made_up_of_credentials_that_tell_no_end(tmp_path: Path, user: Any) -> None:
-    assert expired([kubeconfig(tmp_path, user)], "lab", in_pod=tmp_path) is None
-    assert expired([kubeconfig(tmp_path, user)], "another", in_pod=tmp_path) is None
+def test_credentials_without_an_expiry_date_are_not_called_expired(tmp_path: Path, user: Any) -> None:
+    assert expired(merged([kubeconfig(tmp_path, user)]), "lab", in_pod=tmp_path) is None
+    assert expired(merged([kubeconfig(tmp_path, user)]), "another", in_pod=tmp_path) is None
 
 
-def test_a_pods_own_token_is_looked_at_too(tmp_path: Path) -> None:
+def test_an_expired_token_of_a_pod_is_reported(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(token(YESTERDAY))
-    found = expired([], None, in_pod=tmp_path)
-    assert found is not None
-    assert "token of this pod's service account expired" in found.problem
+    reported = expired(merged([]), None, in_pod=tmp_path)
+    assert reported is not None
+    assert "token of this pod's service account expired" in reported.problem
     assert token_end("no.token") is None
 
 
-def test_a_server_that_refuses_what_has_expired_is_explained(
+def test_a_401_for_expired_credentials_names_the_expiry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answering: Callable[..., str]
 ) -> None:
     host = answering(lambda *_: (401, {"Content-Type": "application/json"}, b'{"message": "Unauthorized"}'))
@@ -129,7 +110,7 @@ def test_a_server_that_refuses_what_has_expired_is_explained(
         connect()
 
 
-def test_a_servers_certificate_that_has_expired_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_server_certificate_is_reported_as_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pem, key = certificate(YESTERDAY)
     (tmp_path / "both").write_text(pem + key)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -137,15 +118,16 @@ def test_a_servers_certificate_that_has_expired_is_called_so(tmp_path: Path, mon
     with answers(lambda *_: (200, {}, b"{}"), tls) as host:
         file = kubeconfig(tmp_path, {"token": "t"}, server=f"https://{host}")
         values = yaml.safe_load(file.read_text())
-        values["clusters"][0]["cluster"]["certificate-authority-data"] = coded(pem)
+        values["clusters"][0]["cluster"]["certificate-authority-data"] = encoded(pem)
         file.write_text(yaml.safe_dump(values))
         monkeypatch.setenv("KUBECONFIG", str(file))
         with pytest.raises(Unreachable, match=r"certificate of the API server .* has expired"):
             connect()
 
 
-def test_a_clock_that_is_slow_is_not_taken_for_another_cluster() -> None:
-    error = OSError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate is not yet valid")
-    said = unreachable(error, server="https://x", who="context lab")
-    assert "is not valid yet" in said.problem
-    assert "clock" in said.remedy
+def test_a_certificate_that_is_not_valid_yet_points_to_the_clock() -> None:
+    error = ssl.SSLCertVerificationError("certificate is not yet valid")
+    error.verify_code = 9  # as OpenSSL sets it
+    found = unreachable(error, server="https://x", cluster="context lab")
+    assert "is not valid yet" in found.problem
+    assert "clock" in found.remedy

@@ -1,4 +1,4 @@
-"""The kubectl commands that remedies name."""
+"""The kubectl commands in remedies."""
 
 import shlex
 
@@ -8,12 +8,12 @@ from stoker.kube.kubectl import kubectl
 
 
 @pytest.mark.parametrize(
-    ("context", "namespace", "words"),
+    ("context", "namespace", "arguments"),
     [
         (None, None, ["kubectl"]),
         (None, "team", ["kubectl", "-n", "team"]),
         ("my lab", "team", ["kubectl", "--context", "my lab", "-n", "team"]),
     ],
 )
-def test_a_shell_takes_it_as_it_is_meant(context: str | None, namespace: str | None, words: list[str]) -> None:
-    assert shlex.split(kubectl(context, namespace)) == words
+def test_the_command_is_quoted_for_a_shell(context: str | None, namespace: str | None, arguments: list[str]) -> None:
+    assert shlex.split(kubectl(context, namespace)) == arguments

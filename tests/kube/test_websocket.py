@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import httpx
+import httpx2
 import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Request
@@ -18,7 +18,7 @@ Serve = Callable[[Callable[[socket.socket, WSConnection], None]], str]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Serve one websocket after the other; gives the URL."""
+    """Starts a server that handles each websocket with a function; returns its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def start(talk: Callable[[socket.socket, WSConnection], None]) -> str:
@@ -28,9 +28,9 @@ def serve() -> Iterator[Serve]:
                     peer, _ = listener.accept()
                 except OSError:
                     return
-                threading.Thread(target=one, args=(peer,), daemon=True).start()
+                threading.Thread(target=handle, args=(peer,), daemon=True).start()
 
-        def one(peer: socket.socket) -> None:
+        def handle(peer: socket.socket) -> None:
             ws = WSConnection(ConnectionType.SERVER)
             while not any(isinstance(event, Request) for event in ws.events()):
                 ws.receive_data(peer.recv(4096))
@@ -41,7 +41,7 @@ def serve() -> Iterator[Serve]:
         return f"http://127.0.0.1:{listener.getsockname()[1]}/exec"
 
     yield start
-    listener.shutdown(socket.SHUT_RDWR)  # whoever accepts would go on otherwise
+    listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
     listener.close()
 
 
@@ -58,15 +58,15 @@ def echo(peer: socket.socket, ws: WSConnection) -> None:
                 return
 
 
-def test_bytes_go_both_ways_at_once(serve: Serve) -> None:
+def test_bytes_go_in_both_directions_at_once(serve: Serve) -> None:
     blocks = [bytes([number % 256]) * (1 + 997 * number % 70_000) for number in range(400)]
-    with httpx.Client() as client, websocket(client, serve(echo), ["v5", "v4"]) as ws:
+    with httpx2.Client() as client, websocket(client, serve(echo), ["v5", "v4"]) as ws:
         assert ws.subprotocol == "v5"
         writer = threading.Thread(target=lambda: [ws.send_bytes(block) for block in blocks])
         writer.start()
-        found = [ws.receive_bytes(timeout=60) for _ in blocks]
+        received = [ws.receive_bytes(timeout=60) for _ in blocks]
         writer.join()
-    assert hashlib.sha256(b"".join(found)).digest() == hashlib.sha256(b"".join(blocks)).digest()
+    assert hashlib.sha256(b"".join(received)).digest() == hashlib.sha256(b"".join(blocks)).digest()
 
 
 def silent(peer: socket.socket, ws: WSConnection) -> None:
@@ -75,9 +75,9 @@ def silent(peer: socket.socket, ws: WSConnection) -> None:
     peer.close()
 
 
-def test_who_reads_is_woken_when_it_is_closed(serve: Serve) -> None:
+def test_closing_wakes_a_waiting_reader(serve: Serve) -> None:
     woken = threading.Event()
-    with httpx.Client() as client, websocket(client, serve(silent), ["v5"]) as ws:
+    with httpx2.Client() as client, websocket(client, serve(silent), ["v5"]) as ws:
 
         def read() -> None:
             with pytest.raises(Closed):
@@ -92,9 +92,9 @@ def test_who_reads_is_woken_when_it_is_closed(serve: Serve) -> None:
     assert woken.is_set()
 
 
-def test_who_writes_to_nobody_is_woken_when_it_is_closed(serve: Serve) -> None:
+def test_closing_wakes_a_blocked_writer(serve: Serve) -> None:
     woken = threading.Event()
-    with httpx.Client() as client, websocket(client, serve(silent), ["v5"]) as ws:
+    with httpx2.Client() as client, websocket(client, serve(silent), ["v5"]) as ws:
 
         def write() -> None:
             try:
@@ -109,12 +109,12 @@ def test_who_writes_to_nobody_is_woken_when_it_is_closed(serve: Serve) -> None:
         assert woken.wait(timeout=60)
 
 
-def test_one_that_has_nothing_to_say_is_not_waited_for_longer_than_asked(serve: Serve) -> None:
-    with httpx.Client() as client, websocket(client, serve(silent), ["v5"]) as ws, pytest.raises(TimeoutError):
+def test_receive_times_out_when_nothing_comes(serve: Serve) -> None:
+    with httpx2.Client() as client, websocket(client, serve(silent), ["v5"]) as ws, pytest.raises(TimeoutError):
         ws.receive_bytes(timeout=0.05)
 
 
-def test_a_refusal_is_told_with_its_reason() -> None:
+def test_a_refused_upgrade_carries_the_servers_message() -> None:
     def refuse() -> None:
         peer, _ = listener.accept()
         peer.recv(4096)
@@ -125,7 +125,7 @@ def test_a_refusal_is_told_with_its_reason() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=refuse, daemon=True).start()
     with (
-        httpx.Client() as client,
+        httpx2.Client() as client,
         pytest.raises(NoUpgrade) as caught,
         websocket(client, f"http://127.0.0.1:{listener.getsockname()[1]}/exec", ["v5"]),
     ):

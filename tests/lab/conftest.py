@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -42,10 +42,13 @@ class Namespace:
     """Speaks of this namespace."""
 
 
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
 @pytest.fixture(scope="session")
 def able() -> None:
     """This machine could run the lab."""
-    if missing := cluster.lacks():
+    if missing := cluster.unsupported():
         pytest.skip(missing)
 
 
@@ -175,9 +178,10 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return no_skip((yield))
 
 
-def no_skip(report: Any) -> Any:
+def no_skip(report: Report) -> Report:
     """Where it must run, a lab test that is skipped has failed."""
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
         report.outcome = "failed"
-        report.longrepr = f"with CI=true no lab test may be skipped: {report.longrepr[2]}"
+        skip: Any = report.longrepr  # file, line, reason
+        report.longrepr = f"with CI=true no lab test may be skipped: {skip[2]}"
     return report

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lab.places import VOLUMES
 from stoker.rundir import RunDir
+from tests.written import events_of
 
 PATIENCE = 300.0
 HOLD = """
@@ -51,5 +52,5 @@ def losses(run: RunDir) -> list[float]:
 def until(condition: Callable[[], object], run: RunDir) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, run.events()
+        assert time.monotonic() < end, events_of(run)
         time.sleep(0.2)

@@ -23,8 +23,8 @@ def fake_nodes(number: int, *, named: str) -> Iterator[None]:
     """Of one test at a time: a pod that tolerates them would be put on those of another too."""
     with open(STATE / "fakes.lock", "a") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        fake.have(number, named=named)
+        fake.set_count(number, named=named)
         try:
             yield
         finally:
-            fake.have(0, named=named)
+            fake.set_count(0, named=named)

@@ -74,9 +74,9 @@ def test_a_container_that_cannot_hand_down_is_told_so(
     offered = cgroups.CONTROLLERS & set((container / "cgroup.controllers").read_text().split())
     with monkeypatch.context() as inside:
         inside.setattr(cgroups, "ROOT", container)
-        assert cgroups.lacks() is None
+        assert cgroups.unsupported() is None
         (container / "cgroup.procs").write_text(str(sleeper.pid))
         with pytest.raises(OSError, match="busy") as refused:
             (container / "cgroup.subtree_control").write_text(f"+{min(offered)}")
         assert refused.value.errno == errno.EBUSY
-        assert f"cannot hand down {', '.join(sorted(offered))}" in str(cgroups.lacks())
+        assert f"cannot enable {', '.join(sorted(offered))}" in str(cgroups.unsupported())

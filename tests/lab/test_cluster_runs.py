@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.backends.kubernetes.place import place_of
 from stoker.cli.main import main
 from stoker.rundir import RunDir
 from tests.waiting import until
@@ -87,7 +88,7 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     monkeypatch.setenv("TOKEN", "hunter2")
     nodes = "1..2" if job == "pytorchjob" else "2"  # of a fixed number the operator pulls an image of its own
     run = launched(stoker, f"on.job={job}", f"on.nodes={nodes}", "secrets=[TOKEN]", playing(LEAVES))
-    place = run.place_ref()
+    place = place_of(run)
     assert place is not None
     assert (place.run, place.namespace, place.job) == (run.name, namespace.name, job)
     now = awaited(stoker, run, up)
@@ -103,7 +104,7 @@ def test_a_run_is_watched_from_its_launch_to_its_end(
     owned = namespace.kubectl.json("get", "secret", f"{run.name}-env")
     assert owned["metadata"]["ownerReferences"][0]["name"] == run.name
     assert "hunter2" not in shown + (run.path / "place.json").read_text() + (run.path / "spec.yaml").read_text()
-    assert "has ended" in stoker("stop", run.name)
+    assert "has stopped" in stoker("stop", run.name)
     running = ["--field-selector=status.phase=Running", "-l", f"stoker.dev/run={run.name}", "--output=name"]
     assert namespace.kubectl("get", "pods", *running) == ""
     gone(namespace, run, f"pods,jobs.batch,service,secret,{KIND_WORDS}")
@@ -172,7 +173,9 @@ def test_a_run_that_failed_goes_on_when_its_cause_is_mended(stoker: Stoker, tmp_
     assert awaited(stoker, run, lambda now: now["state"] in ("done", "failed"))["state"] == "done"
 
 
-@pytest.mark.parametrize(("image", "said"), [("lab/nothing:1", "cannot be pulled"), ("lab/bare:1", "has no python3")])
+@pytest.mark.parametrize(
+    ("image", "said"), [("lab/nothing:1", "cannot be pulled"), ("lab/bare:1", "cannot start python3")]
+)
 def test_an_image_that_cannot_run_leaves_nothing(
     image: str, said: str, stoker: Stoker, lab, namespace, tmp_path: Path
 ) -> None:
@@ -186,8 +189,8 @@ def test_an_image_that_cannot_run_leaves_nothing(
 def test_a_run_that_runs_is_not_launched_again(stoker: Stoker) -> None:
     run = launched(stoker, playing(LEAVES))
     awaited(stoker, run, up)
-    assert "runs already in namespace" in stoker("launch", run.name, code=2)
-    assert "runs already in namespace" in stoker("launch", run.name, "on.job=pytorchjob", code=2)
+    assert "is already running in namespace" in stoker("launch", run.name, code=2)
+    assert "is already running in namespace" in stoker("launch", run.name, "on.job=pytorchjob", code=2)
 
 
 @pytest.mark.soak
@@ -202,8 +205,8 @@ def test_why_it_waits_is_told(stoker: Stoker) -> None:
     [
         (["on.namespace=nowhere"], "has no namespace 'nowhere'"),
         (["on.volume=nothing"], "has no volume claim 'nothing'. There are: stoker"),
-        (["on.cpu=4000"], "a pod needs 4000 cores, and the node with most has"),
-        (["on.memory=90TiB"], "GiB of memory, and the node with most has"),
+        (["on.cpu=4000"], "a pod needs 4000 cores, and the largest node has"),
+        (["on.memory=90TiB"], "GiB of memory, and the largest node has"),
         (["on.gpus=3"], "a pod needs 3 nvidia.com/gpu"),
         (["on.selectors={a: b}"], "no node of the cluster has the label a=b"),
         (["on.service_account=nobody"], "ServiceAccount 'nobody'"),
@@ -215,7 +218,7 @@ def test_why_it_waits_is_told(stoker: Stoker) -> None:
         (["on.job=trainjob", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
         (["on.job=vcjob", "on.pod={spec: {dnsPolicy: x}}"], "dnsPolicy"),
         (["on.job=trainjob", "on.runtime=nothing"], "ClusterTrainingRuntime 'nothing'"),
-        (["on.job=vcjob", "on.queue=nothing"], "has none of that name. There are: default"),
+        (["on.job=vcjob", "on.queue=nothing"], "names Volcano queue 'nothing', which does not exist in"),
         (["on.job=vcjob", "on.queue=nothing", "on.queue_make={wait: 1}"], "wait"),
         (["on.queue=nothing"], "has no Kueue"),
     ],

@@ -26,7 +26,7 @@ def test_a_script_on_two_nodes_gets_its_ranks_through_etcd(
     where = [f"on.volume={namespace.volume}", f"on.namespace={namespace.name}", "on.kind=kubernetes", "on.cpu=0.1"]
     where += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs", "on.nodes=2"]
     words = [f"script={SCRIPT}", "args=[--steps, '20']", "name=mine", "on.workers=2", "on.rendezvous=etcd", *where]
-    assert "has no Service 'etcd-client'. Make one: stoker addon etcd" in stoker("launch", *words, code=2)
+    assert "has no Service 'etcd-client'. Create it: stoker addon etcd" in stoker("launch", *words, code=2)
     stoker("addon", "etcd", "--image", lab.etcd, "--namespace", namespace.name)
     name = json.loads(stoker("launch", *words, "--json"))["name"]
     end = time.monotonic() + PATIENCE

@@ -46,10 +46,10 @@ def test_what_would_come_out_otherwise_is_built_again(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = golang.kwok()
-    assert "building kwok, once: about a minute" in capfd.readouterr().err
+    assert "building kwok, only once: about a minute" in capfd.readouterr().err
     assert golang.kwok() == first
     assert "building" not in capfd.readouterr().err
-    monkeypatch.setattr(golang, "LEAN", "-s")
+    monkeypatch.setattr(golang, "STRIP", "-s")
     second = golang.kwok()
     monkeypatch.setattr(golang, "STAGES", golang.STAGES[:1])
     assert len({first, second, golang.kwok()}) == 3

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from lab.kubectl import Kubectl
+from stoker.backends.kubernetes.jobs import job_kind, kind_name
+from stoker.backends.kubernetes.place import ClusterPlace
+from stoker.backends.kubernetes.volume.reader import READER, reader_pod
 from stoker.cli.main import main
 from stoker.kube import Cluster, Forbidden, Refused, connect
-from stoker.launch.jobs import job_kind, kind_name
-from stoker.launch.reader import READER, reader_pod
-from stoker.rundir import PlaceRef
 from stoker.spec.run import ScriptSpec
 from tests.waiting import until
 
@@ -59,7 +59,7 @@ def test_the_server_accepts_every_reviewed_manifest(namespace, runtime: str) -> 
     for file in GOLDEN:
         text = file.read_text().replace("namespace: team", f"namespace: {namespace.name}")
         objects = list(yaml.safe_load_all(text.replace("name: torch-distributed", f"name: {runtime}")))
-        tried(namespace.kubectl, job_kind(kind_name(objects[-1])).trials(objects))
+        tried(namespace.kubectl, job_kind(kind_name(objects[-1])).dry_run_objects(objects))
         if made := [one for one in objects if one["kind"] == "TrainingRuntime"]:
             namespace.kubectl.apply(*made)  # without it a TrainJob is refused
             over.append(objects[-1])
@@ -145,7 +145,7 @@ def test_a_reader_meets_the_strictest_rules_where_the_training_pods_do(lab, clus
     namespace.kubectl("label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce=restricted")
     strict = {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}
     patch = {"spec": {"containers": [{"name": "pytorch", "securityContext": strict}]}}
-    ref = PlaceRef(
+    ref = ClusterPlace(
         kind="kubernetes",
         context=None,
         namespace=namespace.name,
@@ -192,7 +192,7 @@ def test_check_kube_prints_the_role_that_would_do(lab, namespace, tmp_path: Path
     monkeypatch.setenv("KUBECONFIG", str(restricted(lab, namespace, tmp_path)))
     assert main(["check", "kube", "--namespace", namespace.name, "--json"]) == 2
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    assert "create jobs" in found["rights"]["found"]
+    assert "create jobs" in found["rights"]["detail"]
     role = found["rights"]["remedy"].partition("\n")[2]
     namespace.kubectl("apply", "--filename=-", input=role)  # with the binding that gives it
     assert "portforward" not in role
@@ -200,7 +200,7 @@ def test_check_kube_prints_the_role_that_would_do(lab, namespace, tmp_path: Path
     until(lambda: connect(namespace=namespace.name).allowed("list", "Pod"), every_s=0.2)
     assert main(["check", "kube", "--namespace", namespace.name]) == 0
     out = capsys.readouterr().out
-    assert "you may not see them" in out
+    assert "you may not list them" in out
     assert re.search(r"better +pytorchjob rights .*create pytorchjobs.*; on\.job=job needs none of it", out)
     assert re.search(r"better +vcjob rights .*create jobs", out)  # Volcano's: those of Kubernetes it may make
 

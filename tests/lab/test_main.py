@@ -32,7 +32,7 @@ def test_only_root_may(verb: str) -> None:
         f"import os, sys; from lab.__main__ import main; os.seteuid({NOBODY}); sys.exit(main({verb.split()}))"
     )
     assert done.returncode == 2
-    assert done.stderr == "lab: the lab is root's. Run this as root\n"
+    assert done.stderr == "lab: the lab needs root. Run this as root\n"
 
 
 @pytest.mark.usefixtures("somebody")
@@ -68,7 +68,7 @@ def test_a_reader_may_go_early() -> None:
 
 
 def test_work_goes_on_when_nobody_hears_of_it(tmp_path: Path) -> None:
-    code = f"from lab.progress import say; say('one'); say('two'); open('{tmp_path}/done', 'w')"
+    code = f"from lab.progress import log; log('one'); log('two'); open('{tmp_path}/done', 'w')"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         process.stderr.close()

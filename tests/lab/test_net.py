@@ -69,8 +69,8 @@ def rule(node: str, words: str, *, table: str = "filter", chain: str = "FORWARD"
 def test_pods_made_for_it_find_a_wrong_interface_and_leave_nothing(stoker: Stoker, namespace) -> None:
     found = stoker("net", "--nodes", "2", "--gpus", "env.GLOO_SOCKET_IFNAME=eth7", code=3, places=True)
     (one,) = found["findings"]
-    assert one["kind"] == "interface"
-    assert "GLOO_SOCKET_IFNAME=eth7; there are lo, eth0" in found["verdict"]
+    assert one["id"] == "interface"
+    assert "GLOO_SOCKET_IFNAME=eth7; it has lo, eth0" in found["verdict"]
     assert {host["site"]["machine"] for host in found["hosts"]} == {"node-1", "node-2"}
     assert [gpu["devices"][0]["right"] for gpu in found["gpus"].values()] == [True, True]
     end = time.monotonic() + PATIENCE
@@ -112,7 +112,7 @@ def test_each_fault_between_the_pods_of_a_run_is_found_and_its_workers_are_seen(
     for kind, fault in faults.items():
         with fault:
             found = stoker("net", run, code=3)
-        assert [one["kind"] for one in found["findings"]] == [kind], found["findings"]
+        assert [one["id"] for one in found["findings"]] == [kind], found["findings"]
         assert found["seconds"] < 60
         said[kind] = found["verdict"]
     assert f"port {contract.NODES_PORT} is dropped without an answer from {first['pod']}" in said["port"]
@@ -126,5 +126,5 @@ def test_each_fault_between_the_pods_of_a_run_is_found_and_its_workers_are_seen(
         next(line for line in watching.stdout if line.split()[:3] == ["RANK", "POD", "NODE"])
         namespace.kubectl("exec", first["pod"], "--", "touch", "/stoker/enough")
         shown = watching.stdout.read().splitlines()
-    assert (watching.returncode, shown[-1]) == (0, "no worker runs")
+    assert (watching.returncode, shown[-1]) == (0, "no worker is running")
     assert f"run {run}  done" in shown[-2]

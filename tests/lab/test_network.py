@@ -34,7 +34,7 @@ def test_what_only_looks_like_the_labs_stays() -> None:
 
 
 def test_what_is_the_labs_goes() -> None:
-    made = [f"ip link add {LINK} type bridge", f"ip route add {' '.join(network.WALL)}"]
+    made = [f"ip link add {LINK} type bridge", f"ip route add {' '.join(network.UNREACHABLE_ROUTE)}"]
     done = elsewhere(*made, python("network.disconnect()"), "ip -oneline link; ip route")
     assert done.returncode == 0, done.stderr
     assert LINK not in done.stdout
@@ -54,7 +54,7 @@ def test_a_command_that_fails_says_why_and_no_packet_gets_out_meanwhile() -> Non
 
 
 def test_a_kernel_without_bridge_filters_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert network.lacks() is None
+    assert network.unsupported() is None
     monkeypatch.setattr(network, "FILTER", tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert network.lacks() == "the lab needs br_netfilter in the kernel"
+    assert network.unsupported() == "the lab needs br_netfilter in the kernel"

@@ -31,7 +31,7 @@ def test_no_package_is_removed_for_another(tmp_path: Path, policy: Path, monkeyp
     monkeypatch.setattr(versions, "FILE", tmp_path / "versions.toml")
     (tmp_path / "apt.conf").write_text('APT::Get::Simulate "true";\n')
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
-    with pytest.raises(UserError, match="busybox, which would push out others"):
+    with pytest.raises(UserError, match="busybox, which would remove other packages"):
         packages.install()
     assert not policy.exists()
 

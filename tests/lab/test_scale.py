@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from stoker.api.run import open_run
+from stoker.backends.kubernetes.place import place_of
+from stoker.backends.kubernetes.scale import scale_patch
 from stoker.cli.main import main
-from stoker.launch.kubernetes import reach
-from stoker.launch.scaling import patched
+from stoker.kube import connect
 from stoker.observe.audit import audit
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.on import Nodes
 from tests.lab.holding import WORD, last_step, let_go, losses, on_the_volume, until, write_hold
+from tests.written import events_of
 
 STEPS = 60
 HOLDS = (10, 20, 30)
@@ -96,10 +98,10 @@ def test_a_run_that_is_scaled_trains_as_one_that_is_left_alone(
     assert losses(there)[:first] == losses_here[:first]  # bit for bit
     assert losses(there) == pytest.approx(losses_here, abs=1e-5)
     assert len((there.path / "metrics.jsonl").read_text().splitlines()) == STEPS, "a step was trained twice"
-    waits = ("waiting",) if how == "live" else ()  # the pods of another job do not start at the same moment
+    waits = ("waiting for nodes",) if how == "live" else ()  # the pods of another job do not start at the same moment
     assert not [event for event in story if event["kind"] in ("failed", "lost", *waits)]
     assert_proven(there, tmp_path)
-    until(lambda: "does not run (done)" in scale_refused(stoker, run), there)
+    until(lambda: "is not running (done)" in scale_refused(stoker, run), there)
 
 
 def test_a_run_has_as_many_nodes_as_it_is_told(stoker, books: Path) -> None:
@@ -109,7 +111,7 @@ def test_a_run_has_as_many_nodes_as_it_is_told(stoker, books: Path) -> None:
     until(lambda: last_step(there) >= HOLDS[0], there)
     assert f"run '{run.name}' has 1 node already" in stoker("scale", run.name, "1")
     said = stoker("scale", run.name, "3")  # the cluster has two nodes of two cores each
-    assert "2 of the 3 nodes that it asks for are there now" in said
+    assert "the cluster has room for 2 of its 3 nodes now" in said
     assert f"run '{run.name}' is scaled from 1 to 3 nodes" in said
     until(lambda: scaled(there) == ["3"], there)
     assert json.loads(stoker("scale", run.name, "1", "--json"))["how"] == "live"
@@ -126,11 +128,12 @@ def test_a_change_that_was_cut_off_is_done_when_it_is_typed_again(stoker, books:
     there = on_the_volume(run)
     until(lambda: last_step(there) >= HOLDS[0], there)
 
-    backend, place = reach(run)
-    job = backend.cluster.get("Job", place.run)
-    backend.cluster.patch("Job", place.run, patched(place, job, run.any_spec(), Nodes("2")))  # and no more
+    place = place_of(run)
+    cluster = connect(place.context, place.namespace)
+    job = cluster.get("Job", place.run)
+    cluster.patch("Job", place.run, scale_patch(place, job, run.any_spec(), Nodes("2")))  # and no more
     ours, up = {contract.LABEL_RUN: place.run}, {"status.phase": "Running"}
-    until(lambda: len(list(backend.cluster.list("Pod", labels=ours, fields=up))) == 2, there)
+    until(lambda: len(list(cluster.list("Pod", labels=ours, fields=up))) == 2, there)
     let_go(there, HOLDS[0])
     until(lambda: last_step(there) >= HOLDS[1], there)
     assert asks(there) == [], "a pod that nobody has told of disturbed the run"
@@ -140,7 +143,7 @@ def test_a_change_that_was_cut_off_is_done_when_it_is_typed_again(stoker, books:
     until(lambda: asks(there), there)
     let_go(there, HOLDS[1])
     until(lambda: last_step(there) >= HOLDS[2], there)
-    assert [len(event["nodes"]) for event in there.events() if event["kind"] == "world"] == [1, 2]
+    assert [len(event["nodes"]) for event in events_of(there) if event["kind"] == "world"] == [1, 2]
     stoker("stop", run.name)
 
 
@@ -152,17 +155,17 @@ def test_the_cluster_takes_an_autoscaled_pytorchjob(stoker) -> None:
 
 def asks(run: RunDir) -> list[dict]:
     """When its workers were asked to save and end."""
-    return [event for event in run.events() if event["kind"] in ("regrouping", "stopping")]
+    return [event for event in events_of(run) if event["kind"] in ("regrouping", "stopping")]
 
 
 def scaled(run: RunDir) -> list[str]:
     """The numbers that its leader has seen."""
-    return [event["nodes"] for event in run.events() if event["kind"] == "scaled"]
+    return [event["nodes"] for event in events_of(run) if event["kind"] == "scaled"]
 
 
 def since_it_trains(run: RunDir) -> list[dict]:
     """Its first pods may wait for each other."""
-    events = run.events()
+    events = events_of(run)
     first = next(n for n, event in enumerate(events) if event["kind"] == "world")
     return events[first:]
 

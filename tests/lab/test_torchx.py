@@ -42,7 +42,7 @@ def test_a_run_of_two_nodes_with_two_workers_succeeds_with_the_losses_that_it_ha
 
     where = [f"on.volume={namespace.volume}", "on.cpu=0.1", "on.nodes=2", "on.workers=2"]
     where += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
-    component = ["stoker.launch.torchx:app", "--run", "run.yaml", *data, *where]
+    component = ["stoker.cli.torchx:app", "--run", "run.yaml", *data, *where]
     cfg = f"queue=default,namespace={namespace.name}"
     handle = torchx("run", "-s", "kubernetes", "--workspace", "", "-cfg", cfg, *component).strip()
     name = handle.rpartition(":")[2]
@@ -85,7 +85,7 @@ def test_a_run_in_a_queue_that_is_full_is_told_why_it_waits(
     try:
         where = [f"on.volume={namespace.volume}", "on.cpu=0.1", "on.nodes=2", "on.workers=1"]
         where += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
-        component = ["stoker.launch.torchx:app", "--run", "run.yaml", f"data.path={books}", *where]
+        component = ["stoker.cli.torchx:app", "--run", "run.yaml", f"data.path={books}", *where]
         cfg = f"queue={namespace.name},namespace={namespace.name}"
         handle = torchx(
             "run", "-s", "kubernetes", "--workspace", "", "-cfg", cfg, *component, "data.tokenizer.train=300"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.backends.kubernetes.jobs import job_kind
 from stoker.cli.main import main
-from stoker.launch.jobs import job_kind
 from stoker.rundir import RunDir
 from tests.lab.holding import PATIENCE, WORD, last_step, let_go, losses, on_the_volume, until, write_hold
 

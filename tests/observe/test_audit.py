@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stoker.backends.kubernetes.place import ClusterPlace
 from stoker.data.ledger import Ledger, Mark, combined
 from stoker.data.order import Shuffled, batch
 from stoker.data.prepare import prepare
 from stoker.data.shards import TokenSet
 from stoker.observe.audit import audit
-from stoker.rundir import DataRef, Exit, PlaceRef, RunDir
+from stoker.rundir import DataRef, Exit, RunDir, events
 from stoker.rundir.checkpoint import sealed
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.derive import share
@@ -58,7 +59,7 @@ class FakeRun:
         saves: tuple[int, ...] = (),
     ) -> None:
         """Steps start+1..stop. At step `swap` the first two rows change places after their ids were noted."""
-        self.dir.add_event("started", rank=0, attempt=number, step=start, world=world)
+        self.dir.add_event(events.Started(attempt=number, step=start, world=world, chip="CPU", parameters=8), rank=0)
         marks: dict[int, list[Mark]] = {step: [] for step in saves}
         for rank in range(world):
             with Ledger(self.dir.ledger, attempt=number, rank=rank, world=world, start=start) as ledger:
@@ -284,7 +285,7 @@ def test_a_ledger_cut_short_after_a_kill_is_found_by_the_metrics(run: FakeRun) -
 
 def test_a_ledger_cut_short_is_found_by_the_events_when_the_metrics_were_cut_too(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=30)
-    run.dir.add_event("checkpoint", rank=0, step=30, seconds=1.0)
+    run.dir.add_event(events.CheckpointSaved(step=30, seconds=1.0), rank=0)
     for rank in range(2):
         run.cut(1, rank, after=20)
     log = run.dir.path / "metrics.jsonl"
@@ -375,7 +376,7 @@ def test_what_happened_after_the_newest_save_is_not_bound_to_it(run: FakeRun) ->
 
 def test_an_older_run_is_audited_and_what_cannot_be_checked_is_said(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=20)
-    assert audit(run.dir).unchecked == ["there is no checkpoint that the ledger could be compared with"]
+    assert audit(run.dir).unchecked == ["there is no checkpoint to compare the ledger with"]
     run.save(20, None)
     result = audit(run.dir)
     assert result.ok
@@ -399,11 +400,11 @@ def test_digests_that_are_none_fail(run: FakeRun, ledger: object) -> None:
 
 
 def test_a_run_in_a_cluster_is_not_proven_by_its_empty_ledger_here(run: FakeRun) -> None:
-    run.dir.write_place(
-        PlaceRef(kind="kubernetes", context=None, namespace="lab", job="job", run="run", volume="v", image="i")
+    ClusterPlace(kind="kubernetes", context=None, namespace="lab", job="job", run="run", volume="v", image="i").write(
+        run.dir
     )
     (problem,) = audit(run.dir).problems
-    assert problem.startswith("the ledger of run 'run' lives in the cluster; copy it first with: stoker cp ")
+    assert problem.startswith("the ledger of run 'run' is in the cluster; copy it first with: stoker cp ")
     assert problem.endswith(": ./run-copy")
 
 
@@ -428,7 +429,7 @@ def test_a_line_of_the_ledger_that_is_no_record_is_counted_and_fails(run: FakeRu
         file.write(line + "\n")
     result = audit(run.dir)
     assert (result.skipped, result.ok, result.steps) == (1, False, 20)
-    assert "a line of its ledger cannot be read" in result.problems[0]
+    assert "a line of the ledger cannot be read" in result.problems[0]
 
 
 def test_a_header_of_a_hundred_million_ranks_is_answered_at_once(run: FakeRun) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from stoker.observe.runs import all_runs, find, row, view
-from stoker.rundir import DataRef, Exit, RunDir
+from stoker.observe.runs import all_runs, find
+from stoker.rundir import DataRef, Exit, RunDir, events
+from stoker.rundir.view import row, view
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec, ScriptSpec, Until
+from tests.written import events_of
 
 
 def new_run(runs: Path, name: str) -> RunDir:
@@ -25,8 +27,8 @@ def new_run(runs: Path, name: str) -> RunDir:
 def run(tmp_path: Path) -> RunDir:
     """At step 40 of 100."""
     run = new_run(tmp_path, "tale")
-    run.add_event("world", attempt=1, workers=2)
-    run.add_event("started", rank=0, steps=100, tokens_per_step=512)
+    run.add_event(events.World(attempt=1, workers=2))
+    run.add_event(events.Started(steps=100, tokens_per_step=512, chip="CPU", parameters=8), rank=0)
     for step in (10, 20, 30, 40):
         record = {
             "step": step,
@@ -64,8 +66,8 @@ def test_a_run_that_ended_tells_how(run: RunDir, state: str) -> None:
 
 
 def test_a_resumed_run_is_where_it_resumed_not_where_it_was_killed(run: RunDir) -> None:
-    run.add_event("failed", rank=1, code=None, signal="SIGKILL", line="", again=True)
-    run.add_event("resumed", rank=0, step=30)
+    run.add_event(events.Failed(code=None, signal="SIGKILL", line="", again=True), rank=1)
+    run.add_event(events.Resumed(step=30), rank=0)
     assert (view(run).step, view(run).restarts) == (30, 1)
     run.add_metrics({"step": 31, "time": time.time() + 1, "loss": 1.0})
     assert view(run).step == 31
@@ -103,7 +105,7 @@ def test_a_loss_that_was_not_finite_is_none_and_hides_no_older_one(run: RunDir) 
 
 def test_runs_are_listed_in_the_order_that_they_first_started(tmp_path: Path) -> None:
     for name in ("first", "second"):
-        new_run(tmp_path, name).add_event("world", attempt=1, workers=1, restart=0)
+        new_run(tmp_path, name).add_event(events.World(attempt=1, workers=1, restart=0))
     script = RunDir(tmp_path / "third")
     script.create(ScriptSpec(name="third", script="x.py"), None)
     first = RunDir(tmp_path / "first")
@@ -131,7 +133,7 @@ def test_a_list_says_of_every_run_what_a_close_look_says(tmp_path: Path) -> None
         for run in {run.name: run for run in held}.values():
             locks.enter_context(run.lock())
         for run in all_runs(tmp_path):
-            seen, metrics, events = row(run), run.metrics(), run.events()
+            seen, metrics, events = row(run), run.metrics(), events_of(run)
             assert asdict(view(run)) | asdict(seen) == asdict(view(run))
             resumed = max((e["time"] for e in events if e["kind"] == "resumed"), default=0)
             if metrics and resumed < metrics[-1]["time"]:
@@ -147,7 +149,8 @@ def long_run(run: RunDir, draw: random.Random) -> None:
     events = []
     for attempt in range(draw.randrange(4)):
         events.append({"time": now, "kind": "world", "attempt": attempt, "workers": draw.randint(1, 8)})
-        events.append({"time": now, "kind": "started", "steps": 10**6, "tokens_per_step": 512})
+        started = {"kind": "started", "chip": "CPU", "parameters": 8, "steps": 10**6, "tokens_per_step": 512}
+        events.append({"time": now} | started)
         if attempt:
             events.append({"time": now, "kind": "resumed", "step": 10 * len(lines)})
         for _ in range(draw.randrange(1, 900)):

@@ -1,29 +1,17 @@
 """What is wrong with the samples of a mixture is found, and what is right is not."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 
 from stoker.data.order import Mixed
+from stoker.observe.audit_result import AuditResult
 from stoker.observe.shares import BLOCK, Shares
 
 WEIGHTS, COUNTS, SEQUENCES = (0.5, 0.3, 0.2), (700, 100, 9000), 64
 
 
-@dataclass
-class Found:
-    steps: int = 0
-    missing: int = 0
-    duplicated: int = 0
-    problems: list[str] = field(default_factory=list)
-
-    def complain(self, problem: str) -> None:
-        self.problems.append(problem)
-
-
-def check(ids: np.ndarray) -> tuple[Found, Shares]:
-    found = Found()
+def check(ids: np.ndarray) -> tuple[AuditResult, Shares]:
+    found = AuditResult()
     shares = Shares([(f"part {i}", weight) for i, weight in enumerate(WEIGHTS)], list(COUNTS), SEQUENCES, found)
     for step in range(1, len(ids) // SEQUENCES + 1):
         found.steps = step

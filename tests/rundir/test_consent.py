@@ -2,12 +2,12 @@
 
 import shutil
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stoker.rundir import PlaceRef, RunDir, consent
+from stoker.backends.kubernetes.place import ClusterPlace
+from stoker.rundir import RunDir, consent
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import AnySpec
@@ -86,17 +86,17 @@ def test_who_trusts_it_says_so(run: RunDir) -> None:
 
 def test_pods_are_made_only_of_the_image_that_the_run_was_launched_with(run: RunDir) -> None:
     run.create(spec(*TRAINED), None)
-    place = PlaceRef(
+    place = ClusterPlace(
         kind="kubernetes", context=None, namespace="team", job="job", run="run", volume="v", image="mine/image:1"
     )
     with pytest.raises(UserError, match=r"place\.image=mine/image:1, model\.family=mine:build"):
-        consent.require_pods(run, place)
-    consent.record_place(run, place)
-    consent.require_pods(run, place)
+        consent.require_image(run, place.image)
+    consent.record_image(run, place.image)
+    consent.require_image(run, place.image)
     consent.record(run, spec(*TRAINED))  # on the way to its next job it still has the one before
-    consent.require_pods(run, place)
+    consent.require_image(run, place.image)
     with pytest.raises(UserError, match=r"at .*: place\.image=evil/image"):
-        consent.require_pods(run, replace(place, image="evil/image"))
+        consent.require_image(run, "evil/image")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "9" * 5000, '{"run": 1}', '{"code": ["x"]}'])

@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 from stoker.rundir import RunDir, append_line
-from stoker.rundir.files import (
-    LINE_BYTES,
-    NotRegular,
-    lines_backwards,
-    lines_forward,
-    open_regular,
-    read_regular,
-    write_atomic,
-)
+from stoker.rundir.files import FIRST_BLOCK_BYTES, MAX_LINE_BYTES, lines_backwards, lines_forward, write_atomic
+from stoker.spec.files import NotRegularEntry, open_regular
 from stoker.spec.run import ScriptSpec
 
 
@@ -45,14 +38,14 @@ def other(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_is_no_regular_file_is_not_opened(other: Path) -> None:
-    with pytest.raises(NotRegular, match="x is not a regular file"):
-        open_regular(other)
-    with pytest.raises(NotRegular):
-        open_regular(other, root=other.parent)
+    with pytest.raises(NotRegularEntry, match="x is not a regular file"):
+        open_regular(other, follow_links=False)
+    with pytest.raises(NotRegularEntry):
+        open_regular(other, root=other.parent, follow_links=False)
 
 
 def test_what_is_no_regular_file_is_not_written(other: Path) -> None:
-    with pytest.raises(NotRegular):
+    with pytest.raises(NotRegularEntry):
         append_line(other, {"a": 1})
     assert not Path("nothing").exists()
 
@@ -65,28 +58,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_text() == "new"
 
 
-def test_no_folder_on_the_way_may_be_a_link(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "x").write_text("secret")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "logs").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(NotRegular):
-        open_regular(tmp_path / "run" / "logs" / "x", root=tmp_path / "run")
-    with pytest.raises(FileNotFoundError):
-        open_regular(tmp_path / "run" / "missing" / "x", root=tmp_path / "run")
-    (tmp_path / "linked").symlink_to("run")  # a run itself may be one
-    (tmp_path / "run" / "spec").write_text("a")
-    assert read_regular(tmp_path / "linked" / "spec", max_bytes=1, root=tmp_path / "linked") == b"a"
-
-
-def test_a_file_beyond_its_limit_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"12345")
-    assert read_regular(tmp_path / "x", max_bytes=5) == b"12345"
-    with pytest.raises(ValueError, match="more than 4 bytes"):
-        read_regular(tmp_path / "x", max_bytes=4)
-
-
-@pytest.mark.parametrize("size", [9, 10, 11, 12, 25, 5 * LINE_BYTES])
+@pytest.mark.parametrize("size", [9, 10, 11, 12, 25, 5 * MAX_LINE_BYTES])
 def test_of_a_long_line_only_a_part_is_read_in_either_direction(tmp_path: Path, size: int) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"one\n" + b"x" * size + b"\nthree\n")
@@ -105,5 +77,26 @@ def test_a_lock_that_is_no_file_is_held_by_nobody_and_cannot_be_taken(tmp_path: 
     os.mkfifo(run.path / "lock")
     assert run.holder() is None
     assert run.skipped == {"lock": 1}
-    with pytest.raises(NotRegular), run.lock():
+    with pytest.raises(NotRegularEntry), run.lock():
         pass
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 100, FIRST_BLOCK_BYTES - 1, FIRST_BLOCK_BYTES, FIRST_BLOCK_BYTES + 1, 5 * FIRST_BLOCK_BYTES]
+)
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "torn"])
+def test_lines_are_read_from_the_end_as_they_are_from_the_start(tmp_path: Path, size: int, end: str) -> None:
+    path = tmp_path / "log"
+    path.write_text("first\n\n" + "x" * size + "\n" + end)
+    with path.open("rb") as file:
+        forwards = list(file)
+        backwards = list(lines_backwards(file, path.stat().st_size))
+    assert backwards == forwards[::-1]
+
+
+def test_what_is_written_after_the_end_that_was_seen_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\nthree\n")
+    with path.open("rb") as file:
+        assert list(lines_backwards(file, len("one\ntw"))) == [b"tw", b"one\n"]
+        assert list(lines_backwards(file, 0)) == []

@@ -3,12 +3,12 @@
 import pytest
 
 from stoker.rundir.log_errors import error_in, last_line
-from stoker.supervise.members import Node
+from stoker.supervise.nodes.membership import Node
 
 TRACE = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    x = table[42]"]
 PEER = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:53"
 ABORT = "terminate called without an active exception"
-NODE = Node(node=0, address="10.0.0.1", workers=1, host="h", pod="demo-0")
+NODE = Node(index=0, address="10.0.0.1", workers=1, host="h", pod="demo-0")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_report_of_a_supervisor_is_no_reason(words: str) -> None:
 
 
 def test_a_supervisor_that_gives_up_says_why() -> None:
-    line = f"stoker: {NODE} has found no leader that takes it in: giving up"
+    line = f"stoker: {NODE} found no leader that accepts it: giving up"
     error = error_in([line])
     assert error is not None
     assert (error.line, error.kind) == (line, "own")

@@ -8,23 +8,34 @@ from typing import Any
 import pytest
 
 from stoker.rundir import DataRef, Exit, RunDir
+from stoker.rundir.events import parse_event
 from stoker.rundir.records import (
     RECORD_BYTES,
     Damaged,
-    in_words,
-    is_event,
-    is_metrics,
+    Tail,
     parse_line,
+    parse_metrics,
     parse_spec,
     read_records,
     records_backwards,
+    skipped_summary,
     typed,
 )
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec, ScriptSpec, Until
 
-EVENT = {"time": 1.5, "kind": "note", "rank": None, "host": "h", "text": "x"}
+HEAD = {"time": 1.5, "rank": None, "host": "h"}
+EVENTS = [
+    HEAD | {"kind": "note", "text": "x"},
+    HEAD | {"kind": "world", "attempt": 1, "workers": 2, "restart": 0, "nodes": [{}]},
+    HEAD | {"kind": "started", "chip": "CPU", "parameters": 8, "step": 3, "steps": 9, "tokens_per_step": 8},
+    HEAD | {"kind": "checkpoint", "step": 3, "seconds": 0.5},
+    HEAD | {"kind": "failed", "code": 1, "signal": None, "again": True},
+    HEAD | {"kind": "paused", "step": 3, "reason": "x"},
+    HEAD | {"kind": "changed", "changes": {"until.steps": [1, 2]}},
+    HEAD | {"kind": "waiting for nodes", "joined": [0], "missing": [1], "least": 2, "most": 2},
+]
 METRICS = {"step": 3, "time": 1.5, "loss": None, "lr": 1e-3, "parameters": {"w": [0.5, 1]}, "own": "text"}
 
 
@@ -74,9 +85,10 @@ def test_what_is_no_bounded_object_is_no_record(line: bytes) -> None:
     ids=str,
 )  # fmt: skip
 def test_an_event_has_a_time_and_a_kind_and_fields_that_can_be_computed_with(change: dict[str, Any]) -> None:
-    assert is_event(EVENT)
-    assert is_event({"time": 0, "kind": "of another version", "new": [{"a": 1}]})
-    assert not is_event(EVENT | change)
+    assert parse_event({"time": 0, "kind": "of another version", "new": [{"a": 1}]})
+    for event in EVENTS:
+        assert parse_event(event)
+    assert any(parse_event(event | change) is None for event in EVENTS)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +100,9 @@ def test_an_event_has_a_time_and_a_kind_and_fields_that_can_be_computed_with(cha
     ids=str,
 )  # fmt: skip
 def test_a_metrics_record_has_a_step_and_numbers(change: dict[str, Any]) -> None:
-    assert is_metrics(METRICS)
-    assert is_metrics({"step": 0})
-    assert not is_metrics(METRICS | change)
+    assert parse_metrics(METRICS)
+    assert parse_metrics({"step": 0})
+    assert not parse_metrics(METRICS | change)
 
 
 def test_bad_lines_are_skipped_and_counted_in_either_direction(tmp_path: Path) -> None:
@@ -99,13 +111,13 @@ def test_bad_lines_are_skipped_and_counted_in_either_direction(tmp_path: Path) -
     long = b'{"step": 9, "own": "' + b"x" * (2 * RECORD_BYTES) + b'"}'
     path.write_bytes(b"\n".join([good[0], b"", b"torn", good[1], long, b'{"step": "x"}', good[2], b'{"step": 4, "lo']))
     skipped: Counter[str] = Counter()
-    assert [record["step"] for record in read_records(path, is_metrics, skipped)] == [1, 2, 3]
+    assert [record["step"] for record in read_records(path, parse_metrics, skipped)] == [1, 2, 3]
     assert skipped == {"metrics.jsonl": 3}
     backwards: Counter[str] = Counter()
-    assert [record["step"] for record in records_backwards(path, is_metrics, skipped=backwards)] == [3, 2, 1]
+    assert [record["step"] for record in records_backwards(path, parse_metrics, skipped=backwards)] == [3, 2, 1]
     assert backwards == skipped
-    assert in_words(skipped | {"events.jsonl": 1, "lock": 0}) == "4 (1 in events.jsonl, 3 in metrics.jsonl)"
-    assert in_words({}) == in_words({"lock": 0}) == ""
+    assert skipped_summary(skipped | {"events.jsonl": 1, "lock": 0}) == "4 (1 in events.jsonl, 3 in metrics.jsonl)"
+    assert skipped_summary({}) == skipped_summary({"lock": 0}) == ""
 
 
 def test_a_file_of_records_that_is_a_folder_is_one_that_cannot_be_read(run: RunDir) -> None:
@@ -137,7 +149,7 @@ def test_an_exit_that_is_none_counts_as_skipped(run: RunDir, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "3", "null", "[" * 10**5, '{"shards": 3, "key": "k"}', '{"key": "k"}'])
 def test_a_damaged_file_that_is_one_record_is_named(run: RunDir, text: str) -> None:
-    for name, read in {"data.json": run.data, "origins.json": run.origins, "place.json": run.place_ref}.items():
+    for name, read in {"data.json": run.data, "origins.json": run.origins, "place.json": run.location}.items():
         (run.path / name).write_text(text)
         with pytest.raises(UserError, match=f"{name} is missing or damaged"):
             read()
@@ -181,3 +193,37 @@ def test_what_was_seen_elsewhere_has_what_readers_ask_for(run: RunDir) -> None:
 def test_why_a_record_is_damaged_is_said_in_a_line() -> None:
     with pytest.raises(Damaged, match=r"^step: Input should be a valid integer$"):
         typed(Exit, '{"state": "done", "code": 0, "step": "7", "reason": ""}')
+
+
+def unchanged(record: Any) -> Any:
+    return record
+
+
+def test_only_whole_lines_are_handed_out_and_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    tail = Tail(path)
+    assert list(tail.records(unchanged)) == []
+    path.write_text('{"a": 1}\n{"a": ')
+    assert list(tail.records(unchanged)) == [{"a": 1}]
+    with path.open("a") as file:
+        file.write('2}\n\n{"torn\n{"a": 3}\n')
+    assert list(tail.records(unchanged)) == [{"a": 2}, {"a": 3}]
+    assert list(tail.records(unchanged)) == []
+    assert tail.skipped == 1
+
+
+def test_from_now_leaves_out_what_is_there_already(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text('{"old": 1}\n')
+    tail = Tail.from_now(path)
+    with path.open("a") as file:
+        file.write('{"new": 1}\n')
+    assert list(tail.records(unchanged)) == [{"new": 1}]
+
+
+def test_records_come_newest_first_without_torn_ones(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    assert list(records_backwards(path, unchanged)) == []
+    path.write_text('{"kind": "a", "n": 1}\n{"torn\n\n3\n{"kind": "b", "n": 2}\n{"kind": "a", "n": 3}\n{"n": ')
+    assert [record["n"] for record in records_backwards(path, unchanged)] == [3, 2, 1]
+    assert [record["n"] for record in records_backwards(path, unchanged, b'"kind": "a"')] == [3, 1]

@@ -107,7 +107,7 @@ def test_a_module_that_is_not_there_is_named(mine, look, word: str) -> None:
 
 
 def test_what_a_notebook_defines_must_go_into_a_file() -> None:
-    with pytest.raises(UserError, match="what a script or a notebook defines") as caught:
+    with pytest.raises(UserError, match="the code of a script or a notebook") as caught:
         check_code("__main__:build", "model.family")
     assert "mine:build" in caught.value.remedy
 

@@ -72,6 +72,6 @@ def test_shares_cover_the_batch_once_and_micro_batches_hold_the_largest() -> Non
         shares = [share(sequences, rank=rank, world=world) for rank in range(world)]
         assert [i for one in shares for i in one] == list(range(sequences))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
-        number, size = micro_batches(sequences, world=world, most=most)
+        number, size = micro_batches(sequences, world=world, max_size=most)
         assert size <= most
         assert (number - 1) * size < max(map(len, shares)) <= number * size

@@ -48,7 +48,7 @@ def test_default_preset_base_file_and_words_overrule_each_other_in_that_order(tm
     for key, (value, origin) in expected.items():
         section, name = key.split(".")
         assert (getattr(getattr(loaded.spec, section), name), str(loaded.origins[key])) == (value, origin), key
-    assert [str(one.origin) for one in loaded.said["optim.lr"]] == [
+    assert [str(one.origin) for one in loaded.settings["optim.lr"]] == [
         "command line",
         f"{file}:6",
         "run preset demo",
@@ -147,18 +147,18 @@ def test_a_section_with_nothing_under_it_says_nothing(tmp_path: Path) -> None:
         ("sequences: 3\n", ["mine.yaml:3", "Did you mean batch.sequences?"]),
         ("modle: gpt2-small\n", ["modle is unknown", "Did you mean model?"]),
         ("zzz: 1\n", ["zzz is unknown", "takes name, model, data"]),
-        ("batch: 3\n", ["mine.yaml:3", "batch holds keys", "batch.sequences"]),
+        ("batch: 3\n", ["mine.yaml:3", "batch is a section with keys", "batch.sequences"]),
         ("model: gpt2-smal\n", ["mine.yaml:3", "no model preset 'gpt2-smal'", "Did you mean gpt2-small?"]),
         ("model: [1]\n", ["mine.yaml:3", "model is neither"]),
         ("base: dmo\n", ["mine.yaml:3", "no run preset 'dmo'", "Did you mean demo?"]),
-        ("base: gone.yaml\n", ["mine.yaml:3", "gone.yaml", "no such file"]),
-        ("base: 3\n", ["mine.yaml:3", "base is no name"]),
+        ("base: gone.yaml\n", ["mine.yaml:3", "gone.yaml", "does not exist"]),
+        ("base: 3\n", ["mine.yaml:3", "base is not a name"]),
         ("base: mine.yaml\n", ["its own base"]),
         ("optim: {lr: fast}\n", ["mine.yaml:3", 'optim.lr cannot be "fast"', "a number"]),
         ("optim: {lr: -1}\n", ["mine.yaml:3", "optim.lr is -1", "more than 0"]),
         ("optim: {lr: .inf}\n", ["optim.lr", "finite"]),
         ("optim: {betas: [0.9]}\n", ["optim.betas cannot be [0.9]", "two"]),
-        ("optim: {warmup: 1.5}\n", ["optim.warmup", "neither whole nor a share"]),
+        ("optim: {warmup: 1.5}\n", ["optim.warmup", "neither a whole number nor a share"]),
         ("optim: {warmup: 100%}\n", ["optim.warmup", "less than 100%"]),
         ("optim: {schedule: cosin}\n", ["none of cosine, linear", "Did you mean cosine?"]),
         ("batch: {length: 10q}\n", ["batch.length", "'10q' is not a count", "10k"]),
@@ -173,12 +173,12 @@ def test_a_section_with_nothing_under_it_says_nothing(tmp_path: Path) -> None:
         ("log: {tensorboard: 3}\n", ["log.tensorboard", "true or false"]),
         ("name: a b\n", ['name cannot be "a b"', "letters"]),
         ("env: {A: 1.5}\n", ["env.A cannot be 1.5", "text"]),
-        ("seed: 1\nseed: 2\n", ["mine.yaml:4", "seed is said twice", "line 3"]),
+        ("seed: 1\nseed: 2\n", ["mine.yaml:4", "seed is set twice", "line 3"]),
         ("seed: [1\n", ["mine.yaml", "not YAML"]),
         ("\tseed: 1\n", ["mine.yaml:3", "not YAML"]),
         ("seed: !!python/object:os.system 1\n", ["mine.yaml:3", "not YAML"]),
-        ("batch: &b {micro: *b}\n", ["mine.yaml:3", "alias holds itself"]),
-        ("? [a]\n: 1\n", ["mine.yaml:3", "a key must be a word"]),
+        ("batch: &b {micro: *b}\n", ["mine.yaml:3", "alias contains itself"]),
+        ("? [a]\n: 1\n", ["mine.yaml:3", "a key must be plain text"]),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line_with_place_and_remedy(tmp_path: Path, text: str, parts: list[str]) -> None:
@@ -191,8 +191,8 @@ def test_a_mistake_in_a_file_is_one_line_with_place_and_remedy(tmp_path: Path, t
     [
         (["data=x"], ["until is missing", "until.steps=1000"]),
         (["until.steps=1"], ["data is missing", "data=./books"]),
-        (["data=x", "until=1000"], ["command line: until holds keys", "until.steps"]),
-        (["data=x", "until.patience=3"], ["it names no end", "{steps: 1000}", "steps_this_run"]),
+        (["data=x", "until=1000"], ["command line: until is a section with keys", "until.steps"]),
+        (["data=x", "until.patience=3"], ["it is empty", "{steps: 1000}", "steps_this_run"]),
         (["data=x", "until.time=2h"], ["optim.schedule cosine", "optim.horizon"]),
         (["data=x", "until.time=soon"], ["until.time", "'soon' is not a duration"]),
         (["data=[]", "until.steps=1"], ["data.path cannot be []"]),
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_read_is_one_line_with_a_remedy(tmp_path: Path) ->
     assert "is a folder" in refusal(tmp_path)
     assert "not UTF-8" in refusal(tmp_path / "latin.yaml")
     assert "not YAML" in refusal(tmp_path / "zero.yaml")
-    assert "holds no keys" in refusal(write(tmp_path, "- a\n- b\n"))
+    assert "has no keys" in refusal(write(tmp_path, "- a\n- b\n"))
     assert "data is missing" in refusal(write(tmp_path, ""))
 
 
@@ -275,9 +275,9 @@ def any_spec(dice: random.Random) -> RunSpec:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("model.upcast_attention=true", "upcast_attention means nothing to the family bert"),
+        ("model.upcast_attention=true", "upcast_attention has no effect on the family bert"),
         ("batch.length=4", "et batch.length to 8 or more"),
-        ("log.attention=true", "log.attention cannot look into a bert. Set log.attention to false"),
+        ("log.attention=true", "log.attention is not supported for bert. Set log.attention to false"),
         ("objective.rate=100%", "objective.rate"),
         ("objective.masking=never", "objective.masking"),
     ],

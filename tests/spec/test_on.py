@@ -1,15 +1,16 @@
 """`on`: what may be said of where a run lives."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from stoker.rundir import RunDir
+from stoker.rundir import RunDir, events
 from stoker.spec.change import difference, with_nodes
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
-from stoker.spec.on import KUBERNETES_ONLY, Nodes, On
+from stoker.spec.on import KubernetesOn, LocalOn, Nodes, kubernetes_on
 from stoker.spec.run import AnySpec
 from stoker.spec.schema import run_schema
 
@@ -18,8 +19,8 @@ def spec(*words: str) -> AnySpec:
     return load(None, ["data=x", "until.steps=1", *words]).spec
 
 
-def on_kubernetes(*words: str) -> On:
-    return spec("on.kind=kubernetes", *words).on
+def on_kubernetes(*words: str) -> KubernetesOn:
+    return kubernetes_on(spec("on.kind=kubernetes", *words))
 
 
 def test_nodes_are_a_number_or_a_range() -> None:
@@ -33,20 +34,23 @@ def test_nodes_are_a_number_or_a_range() -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("on.nodes=8..1", r"8\.\.1 ends before it begins. Write 1\.\.8"),
-        ("on.nodes=0", "'0' is no number of nodes"),
-        ("on.nodes=2.5", r"'2\.5' is no number of nodes"),
+        ("on.nodes=8..1", r"8\.\.1 is not a range. Write 1\.\.8"),
+        ("on.nodes=0", "'0' is not a number of nodes"),
+        ("on.nodes=2.5", r"'2\.5' is not a number of nodes"),
         ("on.nodes=true", "true is not a number"),
-        ("on.nodes=many", r"'many' is no number of nodes. Write one such as 2, or a range such as 1\.\.8"),
+        ("on.nodes=many", r"'many' is not a number of nodes. Write a number such as 2, or a range such as 1\.\.8"),
         ("on.memory=lots", "'lots' is not a size"),
         ("on.tolerations=[a:Never]", "on.tolerations cannot be"),
         ("on.volume=Big", "on.volume cannot be"),
-        ("on.pod={a: 1}", "pod has a. Write pod: {spec"),
+        ("on.pod={a: 1}", "pod has the unknown key a. Write pod: {spec"),
         ("on.grace=0", "It must be at least 1"),
         ("on.job=mpijob", "none of job, jobset, pytorchjob, trainjob, vcjob, auto"),
-        ("on.runtime=torch", "runtime is for a trainjob, and job is job. Set on.job to trainjob"),
-        ("on.queue_make={weight: 1}", "queue_make makes Volcano.s queue. Set on.queue to its name and on.job to vcjob"),
-        ("on.autoscale={cpu: 80}", r"autoscale is for a pytorchjob of some nodes\. Set on.job to pytorchjob"),
+        ("on.runtime=torch", "runtime needs a trainjob, and job is job. Set on.job to trainjob"),
+        (
+            "on.queue_make={weight: 1}",
+            "queue_make creates a Volcano queue. Set on.queue to its name and on.job to vcjob",
+        ),
+        ("on.autoscale={cpu: 80}", r"autoscale is for a pytorchjob with a range of nodes\. Set on.job to pytorchjob"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(word: str, said: str) -> None:
@@ -56,7 +60,7 @@ def test_what_makes_no_sense_is_refused_by_name(word: str, said: str) -> None:
 
 @pytest.mark.parametrize("job", ["trainjob", "auto"])
 def test_over_a_runtime_of_the_clusters_the_number_of_nodes_is_fixed(job: str) -> None:
-    with pytest.raises(UserError, match=r"is done when all its pods are\. Set on.nodes to 3, or take on.runtime out"):
+    with pytest.raises(UserError, match=r"needs a fixed number\. Set on.nodes to 3, or remove on.runtime"):
         on_kubernetes(f"on.job={job}", "on.runtime=torch", "on.nodes=1..3")
     assert on_kubernetes(f"on.job={job}", "on.runtime=torch", "on.nodes=3").runtime == "torch"
 
@@ -64,8 +68,8 @@ def test_over_a_runtime_of_the_clusters_the_number_of_nodes_is_fixed(job: str) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["on.nodes=2", "on.cpu=2"], "autoscale is for a pytorchjob of some nodes"),
-        (["on.nodes=1..4"], r"compares with the cores that a pod asks for\. Set on.cpu"),
+        (["on.nodes=2", "on.cpu=2"], "autoscale is for a pytorchjob with a range of nodes"),
+        (["on.nodes=1..4"], r"needs the cores that a pod requests\. Set on.cpu"),
         (["on.nodes=1..4", "on.cpu=2", "on.autoscale.cpu=0"], "It must be more than 0"),
     ],
 )
@@ -78,8 +82,8 @@ def test_a_spec_with_other_nodes_is_one_that_can_be_read_again() -> None:
     spec = load(None, ["data=x", "until.steps=1", "on.kind=kubernetes", "on.job=pytorchjob", "on.nodes=1..4"]).spec
     assert with_nodes(spec, Nodes("2")).on == spec.on.model_copy(update={"nodes": Nodes("2")})
     chosen = load(spec, ["on.autoscale={cpu: 80}", "on.cpu=2"]).spec
-    assert with_nodes(chosen, Nodes("2..6")).on.nodes.most == 6
-    with pytest.raises(UserError, match=r"cannot have on.nodes=2: autoscale is for .* some nodes\. Set on.job to"):
+    assert with_nodes(chosen, Nodes("2..6")).on.node_range.most == 6
+    with pytest.raises(UserError, match=r"cannot have on.nodes=2: autoscale is for .* range of nodes\. Set on.job to"):
         with_nodes(chosen, Nodes("2"))
 
 
@@ -95,7 +99,7 @@ def test_what_is_for_kubernetes_is_refused_on_this_machine(word: str) -> None:
     name = word.partition("=")[0]
     with pytest.raises(UserError, match=f"{name} is for Kubernetes .* Set on.kind to kubernetes"):
         spec(f"on.{word}")
-    assert name in KUBERNETES_ONLY
+    assert name in KubernetesOn.model_fields
 
 
 def test_sizes_take_both_spellings() -> None:
@@ -109,12 +113,36 @@ def test_a_run_may_move(tmp_path: Path) -> None:
     assert changes.allowed["on.nodes"] == ("1", "1..4")
     run = RunDir(tmp_path / "run")
     run.create(there, None)
-    run.add_event("changed", changes=changes.allowed)
+    run.add_event(events.Changed(changes=changes.allowed))
     assert run.any_spec() == there
 
 
 def test_the_schema_knows_both_forms_of_nodes() -> None:
-    nodes = run_schema()["$defs"]["On"]["properties"]["nodes"]
+    nodes = run_schema()["$defs"]["KubernetesOn"]["properties"]["nodes"]
     assert nodes["default"] == "1"
     assert [one["type"] for one in nodes["anyOf"]] == [["integer", "string"], "string"]
     assert yaml.safe_dump(run_schema())
+
+
+def test_a_spec_file_of_an_earlier_version_has_the_keys_of_both_kinds() -> None:
+    both = KubernetesOn().model_dump(mode="json") | {"kind": "local", "workers": 2}
+    assert load(None, ["data=x", "until.steps=1", f"on={json.dumps(both)}"]).spec.on == LocalOn(workers=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["on.kind=kubernets"], "is none of local, kubernetes. Did you mean kubernetes[?]"),
+        (["on.kind=5"], 'on.kind is "5", which is none of local, kubernetes'),
+        (["on.kind=null"], "which is none of local, kubernetes"),
+        (["on.kind=kubernetes", "on.node=2"], r"on.node is unknown. Did you mean on.nodes\?"),
+    ],
+)
+def test_an_unknown_kind_or_key_is_refused_with_the_nearest(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        spec(*words)
+
+
+def test_a_run_writes_the_keys_of_its_own_kind_only() -> None:
+    assert "nodes" not in spec("on.workers=2").model_dump()["on"]
+    assert spec("on.kind=kubernetes", "on.nodes=2").model_dump(mode="json")["on"]["nodes"] == "2"

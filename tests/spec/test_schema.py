@@ -11,8 +11,7 @@ def test_the_schema_has_every_key_with_its_doc_and_is_json() -> None:
     found = set(properties)
     for name, field in properties.items():
         assert field["description"]
-        reference = next((one["$ref"] for one in [field, *field.get("anyOf", [])] if "$ref" in one), None)
-        if reference:
+        for reference in [form["$ref"] for form in [field, *field.get("anyOf", [])] if "$ref" in form]:
             section = schema["$defs"][reference.rpartition("/")[2]]
             assert section["additionalProperties"] is False
             found |= {f"{name}.{key}" for key in section["properties"]}

@@ -7,12 +7,12 @@ import pytest
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.spec.run import RunSpec
-from stoker.spec.starter import Seen, look, starter
+from stoker.spec.starter import DataSummary, starter, summarize
 
 
-def started(seen: Seen, folder: Path) -> RunSpec:
+def started(summary: DataSummary, folder: Path) -> RunSpec:
     file = folder / "run.yaml"
-    text = starter(seen, file)
+    text = starter(summary, file)
     assert len(text.splitlines()) <= 40
     file.write_text(text)
     return load(file, []).spec
@@ -20,26 +20,26 @@ def started(seen: Seen, folder: Path) -> RunSpec:
 
 @pytest.mark.parametrize("size", [10, 1000, 10**5, 10**7, 10**9, 10**10, 10**12])
 def test_a_starter_of_any_size_loads_and_leaves_an_epoch_enough_steps(tmp_path: Path, size: int) -> None:
-    seen = Seen(paths=[tmp_path / "books"], files=3, formats=["text"], bytes=size, tokens=size // 4)
-    spec = started(seen, tmp_path)
+    summary = DataSummary(paths=[tmp_path / "books"], files=3, formats=["text"], bytes=size, tokens=size // 4)
+    spec = started(summary, tmp_path)
     assert spec.data.path == str(tmp_path / "books")
     assert spec.until.steps
     per_step = spec.batch.sequences * spec.batch.length
-    if seen.tokens > 400:
-        assert seen.tokens // per_step >= 50
-        assert spec.until.steps * per_step <= 5 * seen.tokens
+    if summary.tokens > 400:
+        assert summary.tokens // per_step >= 50
+        assert spec.until.steps * per_step <= 5 * summary.tokens
 
 
 def test_a_few_bytes_of_text_get_a_run_file_too(tmp_path: Path) -> None:
     (tmp_path / "tiny.txt").write_text("ab")
-    assert started(look([str(tmp_path / "tiny.txt")]), tmp_path).until.steps
+    assert started(summarize([str(tmp_path / "tiny.txt")]), tmp_path).until.steps
 
 
 def test_more_text_gets_a_larger_model(tmp_path: Path) -> None:
     sizes = []
     for tokens in (10**5, 10**8, 10**9, 10**11):
-        seen = Seen(paths=[tmp_path / "x"], files=1, formats=["text"], bytes=4 * tokens, tokens=tokens)
-        spec = started(seen, tmp_path)
+        summary = DataSummary(paths=[tmp_path / "x"], files=1, formats=["text"], bytes=4 * tokens, tokens=tokens)
+        spec = started(summary, tmp_path)
         sizes.append(12 * spec.model.layers * spec.model.width**2)
     assert sizes == sorted(set(sizes))
 
@@ -49,18 +49,18 @@ def test_it_finds_the_field_that_holds_the_text(tmp_path: Path) -> None:
         file.write(json.dumps({"id": "1", "body": "a long story about nothing"}) + "\n")
     (tmp_path / "b.tsv").write_text("id\tstory\n1\tonce upon a time\n")
     (tmp_path / "c.jsonl").write_text('{"text": "x", "title": "a longer one"}\n')
-    assert look([str(tmp_path / "a.jsonl.gz")]).field == "body"
-    assert look([str(tmp_path / "b.tsv")]).field == "story"
-    assert look([str(tmp_path / "c.jsonl")]).field is None
+    assert summarize([str(tmp_path / "a.jsonl.gz")]).field == "body"
+    assert summarize([str(tmp_path / "b.tsv")]).field == "story"
+    assert summarize([str(tmp_path / "c.jsonl")]).field is None
 
 
 def test_it_takes_files_folders_and_globs_and_leaves_hidden_files_out(tmp_path: Path) -> None:
     for name in ("a.txt", "b.md", ".git/c.txt", "d/e.txt", "d/.f"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("12345678")
-    assert (look([str(tmp_path)]).files, look([str(tmp_path)]).bytes) == (3, 24)
-    assert look([str(tmp_path / "*.txt"), str(tmp_path / "d")]).files == 2
-    assert look([str(tmp_path / "a.txt"), str(tmp_path)]).files == 3
+    assert (summarize([str(tmp_path)]).files, summarize([str(tmp_path)]).bytes) == (3, 24)
+    assert summarize([str(tmp_path / "*.txt"), str(tmp_path / "d")]).files == 2
+    assert summarize([str(tmp_path / "a.txt"), str(tmp_path)]).files == 3
 
 
 def test_a_prepared_folder_keeps_its_tokenizer(tmp_path: Path) -> None:
@@ -68,21 +68,23 @@ def test_a_prepared_folder_keeps_its_tokenizer(tmp_path: Path) -> None:
     folder.mkdir()
     index = {"bytes": 8000, "vocab": 500, "train": [{"tokens": 3000}], "validation": []}
     (folder / "index.json").write_text(json.dumps(index))
-    spec = started(look([str(folder)]), tmp_path)
+    spec = started(summarize([str(folder)]), tmp_path)
     assert spec.data.tokenizer is None
 
 
-@pytest.mark.parametrize("name", ["none", "empty", "n*"])
-def test_data_with_no_text_in_it_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"), [("none", "there is no"), ("empty", "it contains no text"), ("n*", "there is no")]
+)
+def test_data_with_no_text_in_it_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="there is no"):
-        look([str(tmp_path / name)])
+    with pytest.raises(UserError, match=message):
+        summarize([str(tmp_path / name)])
 
 
 def test_a_run_file_inside_its_own_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x" * 1000)
-    with pytest.raises(UserError, match="inside its data"):
-        starter(look([str(tmp_path)]), tmp_path / "run.yaml")
+    with pytest.raises(UserError, match="inside its own data"):
+        starter(summarize([str(tmp_path)]), tmp_path / "run.yaml")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_a_run_is_named_after_its_data_wherever_its_file_lies(tmp_path: Path, pl
         (tmp_path / folder).mkdir()
     for file in ("books/a long story.txt", "pile.jsonl.zst", "true.txt"):
         (tmp_path / file).write_text("x")
-    seen = Seen(paths=[tmp_path / place], files=1, formats=["text"], bytes=4000, tokens=1000)
-    assert started(seen, tmp_path).name == name
+    summary = DataSummary(paths=[tmp_path / place], files=1, formats=["text"], bytes=4000, tokens=1000)
+    assert started(summary, tmp_path).name == name
     first = next(line for line in (tmp_path / "run.yaml").read_text().splitlines() if line and line[0] != "#")
     assert first.startswith("name: ")

@@ -14,7 +14,6 @@ from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
 from stoker.storage.store import open_store
 from stoker.train.batches import Batches
-from stoker.train.dist import Ranks
 
 TEXT = "the stoker feeds the fire, line after line\n" * 4000
 
@@ -70,7 +69,7 @@ def test_the_tokens_are_those_of_the_same_files_here(bucket: str, tmp_path: Path
     assert prepared(data(f"{bucket}/books/*"), tmp_path / "store").key != there.key
 
 
-def test_a_wire_that_is_cut_is_gone_on_with_where_it_broke(bucket: str, wire, tmp_path: Path) -> None:
+def test_a_broken_connection_is_resumed(bucket: str, wire, tmp_path: Path) -> None:
     content = np.random.default_rng(1).bytes(6 << 20)
     open_store(bucket).put("large.bin", content)
     (file,) = find(f"{bucket}/large.bin")
@@ -84,7 +83,7 @@ def test_a_wire_that_is_cut_is_gone_on_with_where_it_broke(bucket: str, wire, tm
     assert sum(arrived) == len(content)
 
 
-def test_a_bucket_that_is_not_there_or_not_allowed_is_one_line_and_a_remedy(
+def test_a_missing_or_forbidden_bucket_is_one_line_and_a_remedy(
     bucket: str, forbidding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bucket)
@@ -115,9 +114,9 @@ def test_of_a_stream_from_a_bucket_no_sample_is_seen_twice(s3: str, tmp_path: Pa
     tokens = set_of(spec, tmp_path / "store")
     feeder = feeder_of(tokens)
     assert feeder is not None, "most of it is still to come"
-    world = [Ranks(rank=rank, local_rank=rank, world=2, attempt=1) for rank in range(2)]
     settings = {"seed": 3, "sequences": 12, "length": 32, "rows": 12, "positions": None, "since": (0, 0)}
-    ranks = [Batches(open_set(tokens.path).train if one.rank else tokens.train, one, **settings) for one in world]
+    splits = [tokens.train, open_set(tokens.path).train]
+    ranks = [Batches(split, part=part, parts=2, **settings) for part, split in enumerate(splits)]
     shares = [batches.get(step) for step in range(1, 31) for batches in ranks]
     seen = [id for batch in shares if batch for id in batch.samples.tolist()]
     for batches in ranks:

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.spec.errors import UserError
 from stoker.storage import layout
-from stoker.storage.lock import OLD, Last, Lock, Writer, last
+from stoker.storage.lock import EXPIRES_AFTER_S, Last, Lock, Writer, last
 from stoker.storage.store import open_store
 
 TAKE_AND_DIE = "import os, sys; from stoker.storage.lock import Lock; from stoker.storage.store import open_store; " + (
@@ -16,7 +16,7 @@ TAKE_AND_DIE = "import os, sys; from stoker.storage.lock import Lock; from stoke
 )
 
 
-def test_of_two_who_begin_at_once_one_gets_it(bucket: str) -> None:
+def test_of_two_concurrent_writers_one_gets_the_lock(bucket: str) -> None:
     store = open_store(bucket)
     before = layout.look(store, "tale")
     Lock(store, "tale").take(before)
@@ -48,17 +48,19 @@ def test_a_lock_that_is_none_is_named_and_odd_keys_are_not_ours(bucket: str, dat
             last(store, "tale", remote)
 
 
-@pytest.mark.parametrize(("seconds", "held", "alive"), [(1, True, True), (OLD + 1, True, False), (1, False, False)])
-def test_a_writer_elsewhere_counts_until_it_has_been_silent_for_long(seconds: float, held: bool, alive: bool) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "held", "alive"), [(1, True, True), (EXPIRES_AFTER_S + 1, True, False), (1, False, False)]
+)
+def test_a_writer_elsewhere_counts_until_its_lock_expires(seconds: float, held: bool, alive: bool) -> None:
     writer = Writer(token="a", pid=1, host="there", machine="another", started=1, time=0.0, held=held)
     assert Last(writer=writer, seconds=seconds).alive is alive
 
 
-def test_who_has_lost_the_run_learns_it_and_writes_no_more(bucket: str) -> None:
+def test_a_writer_that_lost_the_lock_notices_and_stops_writing(bucket: str) -> None:
     store = open_store(bucket)
     mine = Lock(store, "tale")
     mine.take(layout.look(store, "tale"))
-    mine._renewed -= OLD  # nothing was heard of us for a minute
+    mine._renewed -= EXPIRES_AFTER_S  # nothing was heard of us for a minute
     assert store.put_if_absent(f"tale/{layout.lock(2)}", b"{}")
     with pytest.raises(UserError):
         mine.check()

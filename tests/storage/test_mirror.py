@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from stoker.observe.runs import all_runs, find, view
+from stoker.observe.runs import all_runs, find
 from stoker.rundir import Exit, RunDir, write_json
+from stoker.rundir.view import view
 from stoker.spec.errors import UserError
 from stoker.spec.run import RunSpec
 from stoker.storage import layout
-from stoker.storage.layout import PIECE
+from stoker.storage.layout import PIECE_BYTES
 from stoker.storage.mirror import place, pull, remote_of, run_dir, upload_folder
 from stoker.storage.store import open_store
-from stoker.storage.sync import PERIOD, mirrored
+from stoker.storage.sync import UPLOAD_EVERY_S, mirrored
 from stoker.supervise.signals import Signals
+from tests.written import events_of
 
 DONE = Exit(state="done", code=0, step=3, reason="all 3 steps are done")
 
@@ -89,7 +91,7 @@ def keep(number: int) -> Callable[[RunDir], None]:
 def never_up() -> Iterator[None]:
     """Nothing goes up before the end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stoker.storage.sync.PERIOD", 3600.0)
+        patch.setattr("stoker.storage.sync.UPLOAD_EVERY_S", 3600.0)
         yield
 
 
@@ -128,7 +130,7 @@ def test_the_run_can_go_to_and_fro(bucket: str, machine) -> None:
     assert steps_in(bucket) == [4, 5]
 
 
-def test_what_is_pruned_here_is_pruned_there_and_the_manifest_goes_first(bucket: str) -> None:
+def test_pruned_checkpoints_are_pruned_in_the_store_manifest_first(bucket: str) -> None:
     work_on(bucket, step(1), step(2), step(3), prune(1, 2))
     assert steps_in(bucket) == [3]
     assert list(layout.look(open_store(bucket), "tale").checkpoints) == [3]
@@ -161,23 +163,23 @@ def test_files_that_grow_are_a_few_pieces_and_never_sent_twice(s3: str, s3_wire)
     def write(run: RunDir) -> None:
         for _ in range(40):
             with open(run.log(0), "ab") as log:
-                log.write(os.urandom(PIECE // 8))
+                log.write(os.urandom(PIECE_BYTES // 8))
             time.sleep(0.01)
 
     run = work_on(s3, write)
     pieces = layout.look(open_store(s3), "tale").pieces["logs/rank-0.log"]
-    assert list(pieces) == [number * PIECE for number in range(5)]
+    assert list(pieces) == [number * PIECE_BYTES for number in range(5)]
     store = open_store(s3)
     data = b"".join(store.get(f"tale/{layout.piece('logs/rank-0.log', start)}") or b"" for start in pieces)
     assert data == run.log(0).read_bytes()
     s3_wire.sent = 0
     work_on(s3)
-    assert s3_wire.sent < PIECE
+    assert s3_wire.sent < PIECE_BYTES
 
 
-def test_a_log_that_was_rotated_goes_on_in_the_store(bucket: str, machine) -> None:
+def test_a_rotated_log_continues_in_the_store(bucket: str, machine) -> None:
     machine("one")
-    texts = [os.urandom(PIECE + 17), os.urandom(PIECE // 2), os.urandom(999)]
+    texts = [os.urandom(PIECE_BYTES + 17), os.urandom(PIECE_BYTES // 2), os.urandom(999)]
 
     def write(text: bytes) -> Callable[[RunDir], None]:
         return lambda run: run.log(0).open("ab").write(text)
@@ -194,7 +196,7 @@ def test_a_log_that_was_rotated_goes_on_in_the_store(bucket: str, machine) -> No
     assert find("tale", place(bucket)).logs.joinpath("rank-0.log").read_bytes() == texts[2] + b"more"
 
 
-def test_where_both_have_gone_on_the_store_wins(bucket: str, machine) -> None:
+def test_where_both_have_advanced_the_store_wins(bucket: str, machine) -> None:
     machine("one")
     work_on(bucket, step(1))
     with never_up(), pytest.raises(KeyboardInterrupt):  # it trains on, and dies before anything of that is up
@@ -212,7 +214,7 @@ def test_where_both_have_gone_on_the_store_wins(bucket: str, machine) -> None:
     assert steps_in(bucket) == [1, 3, 4]
 
 
-def test_what_did_not_go_up_before_a_kill_goes_up_when_the_same_machine_goes_on(bucket: str, machine) -> None:
+def test_files_missing_after_a_kill_are_uploaded_when_the_same_machine_resumes(bucket: str, machine) -> None:
     machine("one")
     with never_up(), pytest.raises(KeyboardInterrupt):
         work_on(bucket, step(1), step(2), _die)
@@ -222,7 +224,7 @@ def test_what_did_not_go_up_before_a_kill_goes_up_when_the_same_machine_goes_on(
     assert steps_in(bucket) == [1, 2, 3]
 
 
-def test_a_copy_that_was_deleted_is_fetched_anew(bucket: str, machine) -> None:
+def test_a_deleted_copy_is_fetched_again(bucket: str, machine) -> None:
     machine("one")
     run = work_on(bucket, step(1))
     pull(run, resume="auto")  # about to go on
@@ -242,7 +244,7 @@ def test_a_run_that_was_deleted_in_the_store_is_gone(bucket: str) -> None:
     assert steps_in(bucket) == [2]
 
 
-def test_a_damaged_newest_checkpoint_brings_the_one_before_it(bucket: str, machine) -> None:
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(bucket: str, machine) -> None:
     machine("one")
     work_on(bucket, step(1), step(2), step(3))
     open_store(bucket).put("tale/checkpoints/step-000000003/__0_0.distcp", b"weights of 3, but not these")
@@ -265,7 +267,9 @@ def test_a_run_that_is_sent_back_gets_all_from_there_on(bucket: str, machine) ->
 
 
 @pytest.mark.parametrize("bucket", ["s3", pytest.param("gs", marks=pytest.mark.soak)], indirect=True)
-def test_a_store_that_fails_while_training_is_told_once_and_caught_up(bucket: str, wire, machine, eventually) -> None:
+def test_a_store_that_fails_while_training_is_reported_once_and_caught_up(
+    bucket: str, wire, machine, eventually
+) -> None:
     machine("one")
 
     def without(run: RunDir) -> None:
@@ -274,18 +278,18 @@ def test_a_store_that_fails_while_training_is_told_once_and_caught_up(bucket: st
         eventually(lambda: len(_notes(run)) >= 1)
         time.sleep(1)
         wire.mend()
-        eventually(lambda: any("is there again" in note for note in _notes(run)))
+        eventually(lambda: any("can be reached again" in note for note in _notes(run)))
 
     run = work_on(bucket, step(1), without, step(3))
     assert (
-        len([note for note in _notes(run) if "training goes on" in note]) <= 2
+        len([note for note in _notes(run) if "training continues" in note]) <= 2
     )  # one for checkpoints, one for the rest
     machine("two")
     assert [record["step"] for record in find("tale", place(bucket)).metrics()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("bucket", ["s3", pytest.param("gs", marks=pytest.mark.soak)], indirect=True)
-def test_a_run_whose_end_did_not_go_up_is_paused_and_says_what_is_missing(bucket: str, wire, machine) -> None:
+def test_a_run_whose_end_was_not_uploaded_is_paused_and_reports_what_is_missing(bucket: str, wire, machine) -> None:
     machine("one")
     run = RunDir(place(bucket) / "tale")
     pull(run, resume="auto")
@@ -306,12 +310,12 @@ def test_a_run_whose_end_did_not_go_up_is_paused_and_says_what_is_missing(bucket
     wire.mend()
     _let_the_lock_go(bucket)
     with Signals() as signals:
-        work_on(bucket, lambda _run: time.sleep(2 * PERIOD + 1))
-    assert not signals.stopping  # the one that gave up does not mind who writes now
+        work_on(bucket, lambda _run: time.sleep(2 * UPLOAD_EVERY_S + 1))
+    assert not signals.stop_requested  # the one that gave up does not mind who writes now
     assert steps_in(bucket) == [1]
 
 
-def test_a_second_writer_is_refused_and_told_who_writes(bucket: str, machine) -> None:
+def test_a_second_writer_is_refused_with_the_name_of_the_first(bucket: str, machine) -> None:
     machine("one")
 
     def second(_run: RunDir) -> None:
@@ -326,7 +330,7 @@ def test_a_second_writer_is_refused_and_told_who_writes(bucket: str, machine) ->
     work_on(bucket, lambda _run: time.sleep(3), second)
 
 
-def test_a_run_that_was_taken_over_is_asked_to_end_and_says_by_whom(s3: str, eventually) -> None:
+def test_a_run_that_was_taken_over_ends_and_names_the_new_writer(s3: str, eventually) -> None:
     run = RunDir(place(s3) / "tale")
     pull(run, resume="auto")
     run.create(spec(), None)
@@ -336,7 +340,7 @@ def test_a_run_that_was_taken_over_is_asked_to_end_and_says_by_whom(s3: str, eve
         key = f"tale/{layout.lock(1)}"
         writer = json.loads(store.get(key) or b"{}") | {"token": "another", "pid": 4711, "host": "elsewhere"}
         assert store.put_if_absent(f"tale/{layout.lock(2)}", json.dumps(writer).encode())
-        eventually(lambda: signals.stopping)
+        eventually(lambda: signals.stop_requested)
         step(1)(run)
         run.write_exit(DONE)
         return 0
@@ -345,7 +349,7 @@ def test_a_run_that_was_taken_over_is_asked_to_end_and_says_by_whom(s3: str, eve
         assert mirrored(run, work, hurry=lambda: False) == 3
     exit = run.exit()
     assert exit is not None
-    assert exit.reason.startswith("process 4711 on elsewhere has taken the run over")
+    assert exit.reason.startswith("process 4711 on elsewhere has taken over the run")
     assert steps_in(s3) == []
 
 
@@ -358,17 +362,17 @@ def test_a_copy_of_which_nothing_is_known_gives_way(bucket: str) -> None:
 
 def test_a_run_may_be_named_by_its_url(bucket: str, tmp_path: Path) -> None:
     work_on(bucket, step(1))
-    assert find(f"{bucket}/tale", tmp_path).place == f"{bucket}/tale"
+    assert find(f"{bucket}/tale", tmp_path).shown == f"{bucket}/tale"
 
 
-def test_a_key_that_leads_out_of_the_run_is_not_followed(bucket: str, tmp_path: Path) -> None:
+def test_a_key_that_points_outside_the_run_is_ignored(bucket: str, tmp_path: Path) -> None:
     work_on(bucket, step(1))
     open_store(bucket).put("tale/tokenizer/../../../evil", b"evil")
     find("tale", place(bucket)).exists()
     assert not list(tmp_path.rglob("evil"))
 
 
-def test_a_folder_goes_up_and_what_is_there_is_not_sent_again(bucket: str, wire, tmp_path: Path) -> None:
+def test_a_folder_is_uploaded_without_files_that_exist(bucket: str, wire, tmp_path: Path) -> None:
     folder = tmp_path / "export"
     (folder / "deep").mkdir(parents=True)
     (folder / "config.json").write_text("{}")
@@ -393,7 +397,7 @@ def _let_the_lock_go(bucket: str) -> None:
 
 
 def _notes(run: RunDir) -> list[str]:
-    return [event["text"] for event in run.events() if event["kind"] == "note"]
+    return [event["text"] for event in events_of(run) if event["kind"] == "note"]
 
 
 @pytest.mark.parametrize("text", ['{"url": "s3://somebody/else"}', "[]", "[" * 10_000, "{}"])

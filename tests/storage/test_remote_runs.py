@@ -18,6 +18,7 @@ from stoker.storage.mirror import place
 from stoker.storage.store import cache, open_store
 from tests.inside import inside
 from tests.ports import free_port
+from tests.written import events_of
 
 MODEL = [
     "model.layers=1",
@@ -64,7 +65,7 @@ def saved_in() -> Callable[[str, str], list[int]]:
 @pytest.mark.parametrize(
     ("kind", "steps", "workers"), [("s3", 120, 1), pytest.param("gs", 80, 2, marks=pytest.mark.soak)]
 )
-def test_a_run_killed_with_all_that_was_here_goes_on_from_the_store_bit_for_bit(
+def test_a_run_whose_machine_is_lost_resumes_from_the_store_bit_for_bit(
     request, stoker, tokens: Path, eventually, kill_tree, saved_in, kind: str, steps: int, workers: int
 ) -> None:
     url: str = request.getfixturevalue(kind)
@@ -84,7 +85,7 @@ def test_a_run_killed_with_all_that_was_here_goes_on_from_the_store_bit_for_bit(
     stoker("train", "name=killed", *words, "--runs", url)
 
     run = copy_of(url, "killed")
-    assert [event["step"] for event in run.events() if event["kind"] == "resumed"] == [40]
+    assert [event["step"] for event in events_of(run) if event["kind"] == "resumed"] == [40]
     assert losses(run) == losses(stoker.run("whole"))
     assert len(losses(run)) == steps
     shutil.rmtree(cache())
@@ -166,7 +167,7 @@ def test_a_script_keeps_its_own_files_in_the_store(stoker, bucket: str, machine)
 
 
 @pytest.mark.soak
-def test_a_store_that_is_gone_at_the_end_gives_75_and_the_same_command_brings_the_rest(
+def test_a_store_that_is_down_at_the_end_gives_75_and_the_same_command_uploads_the_rest(
     stoker, tokens: Path, s3: str, s3_wire, eventually, saved_in, machine
 ) -> None:
     machine("one")

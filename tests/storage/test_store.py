@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from stoker.spec.errors import UserError
-from stoker.storage.store import PART, StoreError, cache, open_store, split
+from stoker.storage.store import PART_BYTES, StoreError, cache, open_store, split
 
 UPLOAD = "import sys; from pathlib import Path; from stoker.storage.store import open_store; " + (
     "open_store(sys.argv[1]).upload('big', Path(sys.argv[2]))"
 )
 
 
-def test_what_is_put_is_listed_got_and_deleted(bucket: str) -> None:
+def test_objects_are_put_listed_read_and_deleted(bucket: str) -> None:
     store = open_store(bucket)
     store.put("one/a", b"first")
     store.put("one/b c+ü", b"second")
@@ -49,15 +49,15 @@ def test_of_many_objects_all_are_listed_and_deleted(bucket: str, every: int) -> 
     assert not store.list().objects
 
 
-def test_only_one_gets_what_is_absent(bucket: str) -> None:
+def test_put_if_absent_succeeds_once(bucket: str) -> None:
     store = open_store(bucket)
     assert store.put_if_absent("lock", b"mine")
     assert not store.put_if_absent("lock", b"yours")
     assert store.get("lock") == b"mine"
 
 
-@pytest.mark.parametrize("size", [0, 17, PART, PART + 1, 2 * PART + 4711])
-def test_a_file_comes_back_as_it_was_and_its_tag_is_foretold(bucket: str, tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 17, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 4711])
+def test_a_file_comes_back_unchanged_and_its_tag_is_predicted(bucket: str, tmp_path: Path, size: int) -> None:
     store = open_store(bucket)
     file = tmp_path / "file"
     file.write_bytes(os.urandom(size))
@@ -73,7 +73,7 @@ def test_a_file_comes_back_as_it_was_and_its_tag_is_foretold(bucket: str, tmp_pa
 
 def _cut_off(bucket: str, wire, file: Path, eventually: Callable[..., None]) -> None:
     """A machine dies while it sends: four parts are on their way at once, and at least one is up."""
-    wire.most = int(5.5 * PART)
+    wire.most = int(5.5 * PART_BYTES)
     process = subprocess.Popen([sys.executable, "-c", UPLOAD, bucket, str(file)])
     eventually(lambda: wire.sent > wire.most - (1 << 17))
     process.kill()
@@ -82,12 +82,10 @@ def _cut_off(bucket: str, wire, file: Path, eventually: Callable[..., None]) -> 
     wire.most = None
 
 
-def test_an_upload_that_was_cut_off_goes_on_where_it_was(
-    bucket: str, wire, tmp_path: Path, eventually: Callable[..., None]
-) -> None:
+def test_an_interrupted_upload_resumes(bucket: str, wire, tmp_path: Path, eventually: Callable[..., None]) -> None:
     parts = 8
     file = tmp_path / "file"
-    file.write_bytes(os.urandom(parts * PART))
+    file.write_bytes(os.urandom(parts * PART_BYTES))
     _cut_off(bucket, wire, file, eventually)
     store = open_store(bucket)
     assert list(store.unfinished("")) == ["big"]
@@ -96,21 +94,21 @@ def test_an_upload_that_was_cut_off_goes_on_where_it_was(
     wire.sent = 0
     store.upload("big", file)
 
-    assert wire.sent < (parts - 1) * PART + (1 << 20), "what had been sent was sent again"
+    assert wire.sent < (parts - 1) * PART_BYTES + (1 << 20), "what had been sent was sent again"
     assert store.list().objects["big"].tag == store.tag(file)
     store.download("big", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == file.read_bytes()
     assert not list(store.unfinished(""))
 
 
-def test_an_upload_of_other_bytes_does_not_mix_with_one_that_was_cut_off(
+def test_an_upload_of_other_bytes_does_not_mix_with_an_interrupted_one(
     bucket: str, wire, tmp_path: Path, eventually: Callable[..., None]
 ) -> None:
     file = tmp_path / "file"
-    file.write_bytes(os.urandom(6 * PART))
+    file.write_bytes(os.urandom(6 * PART_BYTES))
     _cut_off(bucket, wire, file, eventually)
 
-    file.write_bytes(os.urandom(3 * PART))
+    file.write_bytes(os.urandom(3 * PART_BYTES))
     store = open_store(bucket)
     store.upload("big", file)
 
@@ -119,7 +117,7 @@ def test_an_upload_of_other_bytes_does_not_mix_with_one_that_was_cut_off(
 
 def test_an_upload_can_be_given_up(bucket: str, wire, tmp_path: Path, eventually: Callable[..., None]) -> None:
     file = tmp_path / "file"
-    file.write_bytes(os.urandom(6 * PART))
+    file.write_bytes(os.urandom(6 * PART_BYTES))
     _cut_off(bucket, wire, file, eventually)
     store = open_store(bucket)
     store.abandon("big")
@@ -133,7 +131,7 @@ def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
             act(open_store(url))
 
 
-def test_a_store_that_cannot_be_reached_is_told_so(bucket: str, wire) -> None:
+def test_an_unreachable_store_is_reported(bucket: str, wire) -> None:
     store = open_store(bucket)
     wire.take_down()
     with pytest.raises(StoreError, match=f"{bucket} cannot be reached"):
@@ -144,9 +142,7 @@ def test_a_store_that_cannot_be_reached_is_told_so(bucket: str, wire) -> None:
 
 @pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_without_permission_the_remedy_says_which(
-    monkeypatch: pytest.MonkeyPatch, forbidding: str, scheme: str
-) -> None:
+def test_without_permission_the_remedy_names_it(monkeypatch: pytest.MonkeyPatch, forbidding: str, scheme: str) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", forbidding)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", forbidding)
     store = open_store(f"{scheme}://bucket/runs")

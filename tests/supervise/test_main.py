@@ -1,4 +1,4 @@
-"""A supervisor that cannot do its work says so in one line."""
+"""A supervisor that cannot start prints the reason in one line."""
 
 import errno
 import os
@@ -11,27 +11,27 @@ from stoker.supervise.__main__ import main
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["--nodes", "3..2", "--node", "0"], "--nodes is 3..2"),
         (["--nodes", "two", "--node", "0"], "--nodes is two"),
-        (["--nodes", "2"], "--node is not given"),
-        (["--nodes", "2", "--node", "0"], "--address is not given"),
+        (["--nodes", "2"], "--node is missing"),
+        (["--nodes", "2", "--node", "0"], "--address is missing"),
         (["--nodes", "2", "--node", "0", "--address", "192.0.2.1"], "cannot listen on 192.0.2.1:29400"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused_in_one_line(
-    run: RunDir, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_impossible_options_are_refused_in_one_line(
+    run: RunDir, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *words])
+    monkeypatch.setattr(sys, "argv", ["supervise", str(run.path), "--workers", "1", *arguments])
     assert main() == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert said in error
+    assert message in error
 
 
 @pytest.mark.parametrize("nodes", [[], ["--nodes", "1", "--node", "0"], ["--nodes", "2", "--node", "0"]])
-def test_a_volume_without_locks_is_told_and_not_tried_again(
+def test_a_volume_without_locks_is_reported_and_not_retried(
     run: RunDir, nodes: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""A real supervisor process over scripts of a user's own, which know nothing of us."""
+"""A real supervisor process over a user's scripts, which do not know Stoker."""
 
 import json
 import os
@@ -12,12 +12,15 @@ from textwrap import dedent
 import pytest
 
 from stoker.rundir import Exit, RunDir
-from stoker.spec.run import On, ScriptSpec
-from stoker.supervise.muster import Alone
+from stoker.spec.on import LocalOn
+from stoker.spec.run import ScriptSpec
+from stoker.supervise.nodes.rendezvous import SingleNodeRendezvous
+from stoker.supervise.recorder import recorder
 from stoker.supervise.signals import Signals
-from stoker.supervise.supervisor import noted, supervise
-from stoker.supervise.workers import Job
+from stoker.supervise.supervisor import supervise
+from stoker.supervise.workers.launcher import WorkerLauncher
 from tests.waiting import until
+from tests.written import events_of
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 HEAD = """
@@ -31,7 +34,7 @@ def new_run(folder: Path, script: str, *, max_restarts: int = 3, secrets: dict[s
     file = folder / "train.py"
     file.write_text(HEAD + dedent(script))
     run = RunDir(folder / "tale")
-    spec = ScriptSpec(name="tale", script=str(file), on=On(max_restarts=max_restarts), secrets=secrets or {})
+    spec = ScriptSpec(name="tale", script=str(file), on=LocalOn(max_restarts=max_restarts), secrets=secrets or {})
     run.create(spec, None)
     return run
 
@@ -42,7 +45,7 @@ def command(run: RunDir) -> list[str]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(run, workers=2) -> the supervisor's process; none is left when the test ends."""
+    """start(run, workers=2) -> the supervisor's process, killed when the test ends."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def begin(run: RunDir, *, workers: int = 2, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
@@ -64,17 +67,17 @@ def ended(run: RunDir) -> Exit:
 
 
 def kinds(run: RunDir) -> list[str]:
-    return [event["kind"] for event in run.events()]
+    return [event["kind"] for event in events_of(run)]
 
 
-def test_a_script_that_ends_well_is_done_and_has_a_curve(tmp_path: Path, start: Start) -> None:
+def test_a_script_that_succeeds_is_done_and_has_a_loss_curve(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path, 'for step in (10, 20): print(f"step {step} loss {step / 10} of rank {rank}")')
     assert start(run).wait() == 0
     assert (ended(run).state, ended(run).step) == ("done", 20)
     assert [(record["step"], record["loss"], record["world"]) for record in run.metrics()] == [(10, 1, 2), (20, 2, 2)]
 
 
-def test_a_crash_starts_all_again_and_each_attempt_has_its_number(tmp_path: Path, start: Start) -> None:
+def test_a_crash_restarts_all_workers_and_each_attempt_has_its_number(tmp_path: Path, start: Start) -> None:
     script = """
     print("count", os.environ["TORCHELASTIC_RESTART_COUNT"], "of", os.environ["TORCHELASTIC_MAX_RESTARTS"])
     (run / f"attempt-{attempt}-{rank}").touch()
@@ -86,14 +89,14 @@ def test_a_crash_starts_all_again_and_each_attempt_has_its_number(tmp_path: Path
     run = new_run(tmp_path, script)
     assert start(run).wait() == 0
     assert kinds(run) == ["world", "failed", "world", "failed", "world"]
-    assert [event["attempt"] for event in run.events() if event["kind"] == "world"] == [1, 2, 3]
-    assert {event["signal"] for event in run.events() if event["kind"] == "failed"} == {"SIGKILL"}
+    assert [event["attempt"] for event in events_of(run) if event["kind"] == "world"] == [1, 2, 3]
+    assert {event["signal"] for event in events_of(run) if event["kind"] == "failed"} == {"SIGKILL"}
     counts = [line[25:] for line in run.log(0).read_text().splitlines()]
     assert counts == ["count 0 of 3", "count 1 of 3", "count 2 of 3"]
     assert all((run.path / f"attempt-{attempt}-{rank}").exists() for attempt in (1, 2, 3) for rank in (0, 1))
 
 
-def test_a_script_that_crashes_every_time_is_given_up(tmp_path: Path, start: Start) -> None:
+def test_a_script_that_crashes_every_time_fails(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path, 'sys.exit("out of luck")', max_restarts=2)
     assert start(run, workers=1).wait() == 3
     assert ended(run).state == "failed"
@@ -102,16 +105,17 @@ def test_a_script_that_crashes_every_time_is_given_up(tmp_path: Path, start: Sta
     assert kinds(run).count("world") == 3
 
 
-def test_a_script_that_lives_for_long_between_crashes_is_never_given_up(tmp_path: Path) -> None:
+def test_a_script_that_runs_for_long_between_crashes_is_always_restarted(tmp_path: Path) -> None:
     run = new_run(tmp_path, "sys.exit(0 if attempt == 4 else 1)", max_restarts=1)
     with Signals() as signals, run.lock():
-        muster = Alone(Job(run=run, command=command(run), workers=1), note=noted(run))
-        assert supervise(run, muster=muster, signals=signals, steady=0.0) == 0
+        launcher = WorkerLauncher(run=run, command=command(run), workers=1)
+        rendezvous = SingleNodeRendezvous(launcher, record=recorder(run))
+        assert supervise(run, rendezvous=rendezvous, signals=signals, stable_after_s=0.0) == 0
     assert kinds(run).count("failed") == 3
 
 
 @pytest.mark.parametrize("code", [2, 3])
-def test_a_script_may_say_that_trying_again_does_not_help(tmp_path: Path, start: Start, code: int) -> None:
+def test_a_script_may_exit_with_a_code_for_do_not_restart(tmp_path: Path, start: Start, code: int) -> None:
     run = new_run(tmp_path, f'print("unrecognized arguments: --lr"); sys.exit({code})')
     assert start(run).wait() == code
     assert "unrecognized arguments: --lr" in ended(run).reason
@@ -142,7 +146,7 @@ def test_whatever_a_script_ends_with_when_it_is_stopped_is_a_pause(tmp_path: Pat
     assert kinds(run) == ["world", "stopping"]
 
 
-def test_a_worker_that_dies_of_the_request_does_not_keep_another_from_saving(tmp_path: Path, start: Start) -> None:
+def test_a_worker_that_dies_of_sigterm_does_not_keep_another_from_saving(tmp_path: Path, start: Start) -> None:
     script = """
     def save(*_):
         time.sleep(5)
@@ -165,7 +169,7 @@ def test_a_script_that_cannot_be_imported_ends_the_run_at_once(tmp_path: Path, s
     run = new_run(tmp_path, "import nothere")
     assert start(run).wait() == 2
     assert (ended(run).state, ended(run).code) == ("failed", 2)
-    assert ended(run).reason == f"script {tmp_path / 'train.py'} needs the module nothere, and there is none"
+    assert ended(run).reason == f"script {tmp_path / 'train.py'} needs the module nothere, which is not installed"
     assert ended(run).remedy
     assert kinds(run) == ["world"]
 
@@ -176,13 +180,13 @@ def test_an_import_that_fails_in_the_middle_of_training_is_a_crash_like_any_othe
     assert kinds(run) == ["world", "failed", "world"]
 
 
-def test_the_folder_of_the_script_is_importable_and_the_working_directory_is_the_launchers(
+def test_the_folder_of_the_script_is_importable_and_the_working_directory_is_that_of_the_launcher(
     tmp_path: Path, start: Start
 ) -> None:
-    (tmp_path / "beside.py").write_text("WORD = 'found'")
-    run = new_run(tmp_path, "import beside; print(beside.WORD, sys.path[0] == str(run.parent), os.getcwd())")
+    (tmp_path / "beside.py").write_text("TEXT = 'imported'")
+    run = new_run(tmp_path, "import beside; print(beside.TEXT, sys.path[0] == str(run.parent), os.getcwd())")
     assert start(run, workers=1).wait() == 0
-    assert run.log(0).read_text()[25:] == f"found True {os.getcwd()}\n"
+    assert run.log(0).read_text()[25:] == f"imported True {os.getcwd()}\n"
 
 
 def test_a_token_of_the_environment_that_was_not_declared_is_in_no_log_either(tmp_path: Path, start: Start) -> None:
@@ -224,7 +228,7 @@ def test_secrets_reach_the_workers_and_no_file_of_the_run(tmp_path: Path, start:
     assert not [path for path in [*files, tmp_path / "supervisor.log"] if b"open-sesame" in path.read_bytes()]
 
 
-def test_a_secret_counts_more_than_a_plain_value_of_its_name(tmp_path: Path, start: Start) -> None:
+def test_a_secret_overrides_a_plain_value_of_the_same_name(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path, '(run / "seen").write_text(os.environ["KEY"])', secrets={"KEY": "env:KEY"})
     spec = json.loads(json.dumps(run.any_spec().model_dump())) | {"env": {"KEY": "plain"}}
     run.write_spec(ScriptSpec.model_validate(spec))
@@ -236,11 +240,11 @@ def test_a_full_disk_under_the_logs_does_not_end_a_run(tmp_path: Path, start: St
     run = new_run(tmp_path, 'for i in range(100_000): print("x" * 50)')
     run.log(0).symlink_to("/dev/full")
     assert start(run, workers=1).wait() == 0
-    (note,) = [event for event in run.events() if event["kind"] == "note"]
+    (note,) = [event for event in events_of(run) if event["kind"] == "note"]
     assert "rank-0.log cannot be written" in note["text"]
 
 
-def test_a_grandchild_that_stays_does_not_keep_the_run(tmp_path: Path, start: Start) -> None:
+def test_a_remaining_grandchild_does_not_keep_the_run_from_ending(tmp_path: Path, start: Start) -> None:
     script = """
     import subprocess
     print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)

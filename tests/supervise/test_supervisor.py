@@ -12,9 +12,11 @@ import pytest
 
 from stoker.rundir import DataRef, RunDir
 from stoker.spec.data import Data
-from stoker.spec.run import On, RunSpec, Until
+from stoker.spec.on import LocalOn
+from stoker.spec.run import RunSpec, Until
 from tests.processes import is_alive
 from tests.waiting import until
+from tests.written import events_of
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -39,7 +41,7 @@ def leave(state, code, reason=""):
 def new_run(folder: Path, *, max_restarts: int = 3, env: dict[str, str] | None = None) -> RunDir:
     run = RunDir(folder / "tale")
     spec = RunSpec(
-        name="tale", data=Data(path="x"), until=Until(steps=10), on=On(max_restarts=max_restarts), env=env or {}
+        name="tale", data=Data(path="x"), until=Until(steps=10), on=LocalOn(max_restarts=max_restarts), env=env or {}
     )
     run.create(spec, DataRef(shards="/nowhere", key="k"))
     return run
@@ -47,7 +49,7 @@ def new_run(folder: Path, *, max_restarts: int = 3, env: dict[str, str] | None =
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(run, script, workers=2) -> the supervisor's process; none is left when the test ends."""
+    """start(run, script, workers=2) -> the supervisor's process, killed when the test ends."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def begin(run: RunDir, script: str, *, workers: int = 2) -> "subprocess.Popen[bytes]":
@@ -65,14 +67,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def pids(run: RunDir, *, attempt: int, workers: int = 2) -> list[int]:
-    """Of an attempt's workers, once all of them run."""
+    """The process ids of an attempt's workers, once all of them run."""
     files = [run.path / f"pid-{attempt}-{rank}" for rank in range(workers)]
     until(lambda: all(file.exists() and file.read_text() for file in files))
     return [int(file.read_text()) for file in files]
 
 
 def kinds(run: RunDir) -> list[str]:
-    return [event["kind"] for event in run.events()]
+    return [event["kind"] for event in events_of(run)]
 
 
 SAVE_WHEN_ASKED = """
@@ -82,7 +84,7 @@ time.sleep(60)
 """
 
 
-def test_workers_that_finish_end_the_run_with_their_own_word(tmp_path: Path, start: Start) -> None:
+def test_workers_that_finish_end_the_run_with_the_reason_that_they_wrote(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path)
     assert start(run, 'leave("done", 0, "all steps") if rank == 0 else None').wait() == 0
     exit = run.exit()
@@ -101,13 +103,15 @@ def test_a_crash_starts_all_workers_again_as_a_new_attempt(tmp_path: Path, start
     """
     assert start(run, dedent(script)).wait() == 0
     assert kinds(run) == ["world", "failed", "world"]
-    failed = run.events()[1]
+    failed = events_of(run)[1]
     assert (failed["rank"], failed["code"], failed["signal"], failed["again"]) == (1, 1, None, True)
     assert failed["line"] == "out of luck"
-    assert [event["attempt"] for event in run.events() if event["kind"] == "world"] == [1, 2]
+    assert [event["attempt"] for event in events_of(run) if event["kind"] == "world"] == [1, 2]
 
 
-def test_the_one_that_was_killed_is_the_culprit_not_the_peer_that_failed_with_it(tmp_path: Path, start: Start) -> None:
+def test_a_worker_that_was_killed_is_the_root_cause_not_the_peer_that_failed_with_it(
+    tmp_path: Path, start: Start
+) -> None:
     run = new_run(tmp_path, max_restarts=0)
     script = """
     other = run / f"pid-1-{1 - rank}"
@@ -125,7 +129,7 @@ def test_the_one_that_was_killed_is_the_culprit_not_the_peer_that_failed_with_it
     assert "SIGKILL" in exit.reason
 
 
-def test_peers_of_a_dead_worker_that_do_not_listen_are_killed(tmp_path: Path, start: Start) -> None:
+def test_peers_of_a_dead_worker_that_ignore_sigterm_are_killed(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path, max_restarts=0)
     script = """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -146,7 +150,7 @@ def test_it_gives_up_after_max_restarts_crashes_without_a_new_checkpoint(tmp_pat
     assert "3 times in a row" in exit.reason
     assert "the same again" in exit.reason
     assert kinds(run).count("world") == 3
-    assert [event["again"] for event in run.events() if event["kind"] == "failed"] == [True, True, False]
+    assert [event["again"] for event in events_of(run) if event["kind"] == "failed"] == [True, True, False]
 
 
 def test_a_run_that_saves_between_crashes_is_never_given_up(tmp_path: Path, start: Start) -> None:
@@ -161,7 +165,9 @@ def test_a_run_that_saves_between_crashes_is_never_given_up(tmp_path: Path, star
 
 
 @pytest.mark.parametrize("code", [2, 3])
-def test_a_worker_that_knows_better_is_not_started_again(tmp_path: Path, start: Start, code: int) -> None:
+def test_a_worker_with_an_exit_code_for_do_not_restart_is_not_restarted(
+    tmp_path: Path, start: Start, code: int
+) -> None:
     run = new_run(tmp_path)
     script = f"""
     if rank == 1: print("loss is NaN"); sys.exit({code})
@@ -190,7 +196,7 @@ def test_a_request_to_stop_reaches_all_workers_and_waits_for_their_save(
     assert kinds(run) == ["world", "stopping"]
 
 
-def test_a_worker_stopped_before_it_could_listen_leaves_a_paused_run(tmp_path: Path, start: Start) -> None:
+def test_a_worker_stopped_before_it_could_handle_signals_leaves_a_paused_run(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path)
     supervisor = start(run, "if rank == 0: save(4)\ntime.sleep(60)")
     pids(run, attempt=1)
@@ -225,7 +231,7 @@ def test_workers_die_with_a_supervisor_that_is_killed(tmp_path: Path, start: Sta
     workers = pids(run, attempt=1)
     supervisor.kill()
     until(lambda: not any(is_alive(pid) for pid in workers), seconds=30)
-    until(lambda: run.holder() is None)  # its last thread may be a moment behind
+    until(lambda: run.holder() is None)  # its last thread may end a moment later
     assert run.exit() is None
 
 
@@ -255,9 +261,9 @@ def test_a_second_supervisor_of_one_run_is_refused(tmp_path: Path, start: Start)
     first = start(run, "time.sleep(60)")
     workers = pids(run, attempt=1)
     assert start(run, "time.sleep(60)").wait() == 2
-    said = (tmp_path / "supervisor.log").read_text()
-    assert f"is being written by process {first.pid}" in said
-    assert said.count("\n") == 1
+    log = (tmp_path / "supervisor.log").read_text()
+    assert f"is being written by process {first.pid}" in log
+    assert log.count("\n") == 1
     assert all(is_alive(pid) for pid in workers)
 
 
@@ -297,9 +303,9 @@ def test_a_run_whose_folder_is_moved_ends_and_says_so(tmp_path: Path, start: Sta
     workers = pids(run, attempt=1)
     moved = run.path.rename(tmp_path / "moved")
     assert process.wait() == 2
-    said = (tmp_path / "supervisor.log").read_text()
-    assert "the folder of run 'tale' is gone" in said
-    assert "resume it where it is: stoker launch FOLDER" in said
+    log = (tmp_path / "supervisor.log").read_text()
+    assert "the folder of run 'tale' is gone" in log
+    assert "resume it where it is: stoker launch FOLDER" in log
     until(lambda: not any(map(is_alive, workers)))
     assert not run.path.exists(), "a second, torn run"
     assert RunDir(moved).exists()

@@ -1,4 +1,4 @@
-"""What a checkpoint promises: kept as asked, whole or not there, and never the only thing that a fault can take."""
+"""Checkpoints are kept as configured, are complete or absent, and survive damage to the newest one."""
 
 import hashlib
 import json
@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from stoker.rundir import RunDir
+from stoker.rundir import RunDir, events
 from stoker.spec.errors import UserError
 from stoker.spec.run import Checkpoint
 from stoker.train.checkpoint import Checkpoints
-from stoker.train.dist import Ranks
+from stoker.train.process_group import Ranks
+from tests.written import events_of
 
 ME = Ranks(rank=0, local_rank=0, world=1, attempt=1)
-WORDS = [
+OVERRIDES = [
     "model.layers=2", "model.heads=2", "model.width=64", "model.context=64", "batch.sequences=4", "batch.length=64",
     "precision=fp32", "log.every=1", "eval.every=0", "optim.horizon=12", "optim.warmup=2", "on.workers=1",
 ]  # fmt: skip
@@ -59,7 +60,7 @@ def opened(run: RunDir, alone: None) -> Iterator[Callable[..., Checkpoints]]:  #
 def save(checkpoints: Checkpoints, *steps: int, best: int | None = None) -> None:
     for step in steps:
         checkpoints.save(step, {"model": tensor(step)}, {"progress": {"best_step": best}})
-        assert checkpoints.settle(wait=True) is None
+        assert checkpoints.finish_save(wait=True) is None
 
 
 def tensor(step: int) -> dict[str, torch.Tensor]:
@@ -69,7 +70,9 @@ def tensor(step: int) -> dict[str, torch.Tensor]:
 def load(checkpoints: Checkpoints) -> int | None:
     """The step it resumes from; the tensors must be those of that step."""
     tensors = {"model": tensor(-1)}
-    saved = checkpoints.load(tensors)
+    saved = checkpoints.find()
+    if saved:
+        checkpoints.read(saved, tensors)
     assert torch.equal(tensors["model"]["w"], tensor(saved.step if saved else -1)["w"])
     return saved.step if saved else None
 
@@ -88,7 +91,7 @@ def steps(run: RunDir) -> list[int]:
         ("auto", []),
     ],
 )
-def test_a_schedule_names_exactly_its_steps_and_the_last_stage_goes_on(opened, every: object, due: list[int]) -> None:
+def test_a_schedule_saves_exactly_its_steps_and_its_last_stage_continues(opened, every: object, due: list[int]) -> None:
     checkpoints = opened(every=every)
     assert [step for step in range(1, 131) if checkpoints.due(step)] == due
 
@@ -99,7 +102,7 @@ def test_the_newest_are_kept_and_every_mth_and_the_first_and_the_best(run: RunDi
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step-{step:09d}" for step in steps(run)]
 
 
-def test_without_asking_only_the_newest_are_kept(run: RunDir, opened) -> None:
+def test_by_default_only_the_newest_are_kept(run: RunDir, opened) -> None:
     save(opened(every=5, keep=1, best=False), *range(0, 31, 5), best=15)
     assert steps(run) == [30]
 
@@ -116,12 +119,12 @@ def test_a_run_saves_by_the_clock_too(worker, mine) -> None:
     clock = ["until.steps=1M", "until.time=300s", "checkpoint.every=0.3s", "checkpoint.keep=99"]
     run = worker("name=run", *clock, f"callbacks=[{mine(ENOUGH)}:Enough]", code=75)
     assert run.exit().state == "paused"
-    assert len(steps(run)) >= 3, run.events()
+    assert len(steps(run)) >= 3, events_of(run)
 
 
 def test_the_best_evaluation_is_saved_and_kept_beyond_the_newest(worker) -> None:
-    words = ["until.steps=12", "eval.every=3", "checkpoint.keep=1", "optim.lr=1", "optim.schedule=constant"]
-    run = worker("name=run", *words)
+    rising = ["optim.lr=4", "optim.warmup=12", "optim.schedule=constant"]  # ever larger steps: the loss rises
+    run = worker("name=run", "until.steps=12", "eval.every=3", "checkpoint.keep=1", *rising)
     losses = {record["step"]: record["val_loss"] for record in run.metrics() if "val_loss" in record}
     best = min(losses, key=lambda step: losses[step])
     assert best < 12, f"it got better to the end, which shows nothing: {losses}"
@@ -162,7 +165,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
     (file,) = run.checkpoint(3).glob(pattern)
     hurt(file)
     assert load(opened()) == 2
-    (event,) = [event for event in run.events() if event["kind"] == "fallback"]
+    (event,) = [event for event in events_of(run) if event["kind"] == "fallback"]
     assert event["step"] == 3
     assert file.name in event["reason"]
     assert len(list(run.checkpoints.glob("damaged-step-000000003-*"))) == 1
@@ -170,7 +173,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
 
 
 @pytest.mark.parametrize("place", range(0, 100, 7))
-def test_a_manifest_that_has_changed_in_any_place_is_not_believed(run: RunDir, opened, place: int) -> None:
+def test_a_manifest_with_any_change_is_refused(run: RunDir, opened, place: int) -> None:
     save(opened(), 1, 2)
     path = run.checkpoint(2) / "manifest.json"
     data = bytearray(path.read_bytes())
@@ -180,7 +183,7 @@ def test_a_manifest_that_has_changed_in_any_place_is_not_believed(run: RunDir, o
     data[where] ^= 0x81 if place % 2 else 0x01
     path.write_bytes(data)
     assert load(opened()) == 1
-    assert [event["step"] for event in run.events() if event["kind"] == "fallback"] == [2]
+    assert [event["step"] for event in events_of(run) if event["kind"] == "fallback"] == [2]
 
 
 def remove_manifest(checkpoint: Path) -> None:
@@ -204,7 +207,7 @@ def test_when_no_checkpoint_can_be_used_the_run_stops_and_changes_nothing(
         hurt(run.checkpoint(step))
     there = sorted(run.checkpoints.rglob("*"))
     for _ in range(2):
-        with pytest.raises(UserError, match="was saved at step 2, and no checkpoint of it can be used") as refused:
+        with pytest.raises(UserError, match="was saved at step 2, and none of its checkpoints can be used") as refused:
             load(opened())
         assert "checkpoint.resume=0" in refused.value.remedy
         assert "--new" in refused.value.remedy
@@ -216,7 +219,7 @@ def test_when_no_checkpoint_can_be_used_the_run_stops_and_changes_nothing(
     assert load(opened(resume=0)) is None
 
 
-def test_a_run_that_was_sent_to_the_beginning_can_lose_what_it_saved_since(run: RunDir, opened) -> None:
+def test_a_run_with_resume_0_may_lose_what_it_saved_since(run: RunDir, opened) -> None:
     save(opened(resume=0), 1)
     remove_manifest(run.checkpoint(1))
     with pytest.raises(UserError, match="was saved at step 1") as refused:
@@ -225,7 +228,7 @@ def test_a_run_that_was_sent_to_the_beginning_can_lose_what_it_saved_since(run: 
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(run: RunDir, opened) -> None:
-    run.add_event("started", rank=0, step=0)
+    run.add_event(events.Started(step=0, chip="CPU", parameters=8), rank=0)
     run.add_metrics({"step": 7, "loss": 1.0})
     run.checkpoint(8).mkdir()
     assert load(opened()) is None
@@ -238,9 +241,7 @@ def test_metrics_alone_show_that_a_run_has_been_trained(run: RunDir, opened) -> 
         load(opened())
 
 
-def test_a_checkpoint_whose_manifest_is_missing_is_set_aside_and_a_save_that_was_cut_off_is_deleted(
-    run: RunDir, opened
-) -> None:
+def test_a_checkpoint_without_its_manifest_is_renamed_and_an_interrupted_save_is_deleted(run: RunDir, opened) -> None:
     save(opened(), 1, 2)
     weights = (run.checkpoint(2) / "__0_0.distcp").read_bytes()
     remove_manifest(run.checkpoint(2))
@@ -252,7 +253,7 @@ def test_a_checkpoint_whose_manifest_is_missing_is_set_aside_and_a_save_that_was
     assert (aside / "__0_0.distcp").read_bytes() == weights
     names = {path.name for path in run.checkpoints.iterdir()}
     assert names == {"step-000000001", "step-000000009-copy", aside.name}
-    (event,) = [event for event in run.events() if event["kind"] == "fallback"]
+    (event,) = [event for event in events_of(run) if event["kind"] == "fallback"]
     assert (event["step"], event["reason"]) == (2, "manifest.json is missing")
 
 
@@ -266,12 +267,12 @@ def test_only_a_few_checkpoints_without_a_manifest_are_kept(run: RunDir, opened)
     ]  # fmt: skip
 
 
-def test_a_checkpoint_that_was_being_pruned_is_no_loss(run: RunDir, opened) -> None:
+def test_a_half_pruned_checkpoint_is_not_missed(run: RunDir, opened) -> None:
     save(opened(), 1, 2)
     run.checkpoint(1).rename(run.checkpoints / ".pruned-step-000000001-5")
     assert load(opened()) == 2
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000002"]
-    assert all(event["kind"] != "fallback" for event in run.events())
+    assert all(event["kind"] != "fallback" for event in events_of(run))
 
 
 @pytest.mark.parametrize("what", ["folder", "tensors", "manifest.json"])
@@ -282,38 +283,38 @@ def test_a_link_is_not_followed(run: RunDir, opened, tmp_path: Path, what: str) 
     linked.rename(elsewhere)
     (run.checkpoint(2) / name).symlink_to(elsewhere)
     assert load(opened(keep=9)) == 1
-    (event,) = [event for event in run.events() if event["kind"] == "fallback"]
+    (event,) = [event for event in events_of(run) if event["kind"] == "fallback"]
     assert "is a link" in event["reason"]
     assert elsewhere.exists()
 
 
 @pytest.mark.parametrize("make", [Path.touch, os.mkfifo], ids=["file", "pipe"])
-def test_what_stands_in_the_place_of_a_checkpoint_is_set_aside(run: RunDir, opened, make) -> None:
+def test_a_file_in_the_place_of_a_checkpoint_is_renamed(run: RunDir, opened, make) -> None:
     save(opened(keep=9), 1)
     make(run.checkpoint(2))
     checkpoints = opened(keep=9)
     assert load(checkpoints) == 1
-    (event,) = [event for event in run.events() if event["kind"] == "fallback"]
+    (event,) = [event for event in events_of(run) if event["kind"] == "fallback"]
     assert (event["step"], event["reason"]) == (2, "it is not a folder")
     save(checkpoints, 2)
     assert load(opened(keep=9)) == 2
 
 
 @pytest.mark.parametrize("make", [Path.touch, os.mkfifo], ids=["file", "pipe"])
-def test_a_save_that_fails_leaves_the_last_good_one_and_is_tried_again(run: RunDir, opened, make) -> None:
+def test_a_failed_save_keeps_the_last_good_checkpoint_and_is_retried(run: RunDir, opened, make) -> None:
     checkpoints = opened()
     save(checkpoints, 1)
     make(run.checkpoint(2))
     checkpoints.save(2, {"model": tensor(2)}, {"progress": {"best_step": None}})
-    problem = checkpoints.settle(wait=True)
+    problem = checkpoints.finish_save(wait=True)
     assert problem == "File exists"
-    assert [event["step"] for event in run.events() if event["kind"] == "checkpoint failed"] == [2]
+    assert [event["step"] for event in events_of(run) if event["kind"] == "checkpoint failed"] == [2]
     assert load(opened()) == 1
     save(checkpoints, 2)
     assert load(opened()) == 2
 
 
-def test_a_run_goes_back_to_the_step_it_is_sent_to_once(run: RunDir, opened) -> None:
+def test_a_run_rewinds_to_the_step_of_checkpoint_resume_once(run: RunDir, opened) -> None:
     save(opened(keep=9), 10, 20, 30)
     back = opened(keep=9, resume=10)
     assert load(back) == 10
@@ -326,12 +327,12 @@ def test_a_run_goes_back_to_the_step_it_is_sent_to_once(run: RunDir, opened) -> 
     assert load(opened(keep=9, resume=10)) == 10
 
 
-def test_step_0_is_the_beginning_even_when_it_was_not_saved(opened) -> None:
+def test_a_run_can_rewind_to_step_0_even_when_it_was_not_saved(opened) -> None:
     save(opened(), 10, 20)
     assert load(opened(resume=0)) is None
 
 
-def test_a_run_cannot_go_back_to_a_step_that_was_not_saved(run: RunDir, opened) -> None:
+def test_a_run_cannot_rewind_to_a_step_that_was_not_saved(run: RunDir, opened) -> None:
     save(opened(), 10, 20)
     with pytest.raises(UserError, match="no checkpoint of that step") as refused:
         load(opened(resume=15))
@@ -339,14 +340,14 @@ def test_a_run_cannot_go_back_to_a_step_that_was_not_saved(run: RunDir, opened) 
     assert steps(run) == [10, 20]
 
 
-def test_a_run_with_a_damaged_checkpoint_tells_its_user_and_ends_with_the_same_losses(stoker, tokens: Path) -> None:
-    words = ["train", "name=run", f"data={tokens}", *WORDS, "checkpoint.every=4"]
-    stoker(*words, "until.steps=12")
+def test_a_run_with_a_damaged_checkpoint_reports_it_and_ends_with_the_same_losses(stoker, tokens: Path) -> None:
+    overrides = ["train", "name=run", f"data={tokens}", *OVERRIDES, "checkpoint.every=4"]
+    stoker(*overrides, "until.steps=12")
     run = stoker.run("run")
     before = losses(run)
     (file,) = run.checkpoint(12).glob("*.distcp")
     flip(file)
-    done = stoker(*words, "until.steps=14")
+    done = stoker(*overrides, "until.steps=14")
     assert f"the checkpoint of step 12 is damaged ({file.name} has changed" in done.stdout
     assert "resumed at step 8" in done.stdout
     assert [record["step"] for record in run.metrics()] == list(range(1, 15))
@@ -383,36 +384,36 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 def test_a_full_disk_during_a_save_keeps_the_last_good_checkpoint_and_loses_nothing(
     stoker, tokens: Path, small_disk: Callable[[str], Path]
 ) -> None:
-    words = ["train", f"data={tokens}", *WORDS, "checkpoint.every=4", "until.steps=12"]
-    stoker(*words, "name=whole")
+    overrides = ["train", f"data={tokens}", *OVERRIDES, "checkpoint.every=4", "until.steps=12"]
+    stoker(*overrides, "name=whole")
     whole = stoker.run("whole")
     size = sum(file.stat().st_size for file in whole.checkpoint(12).iterdir())
 
     disk = small_disk(str(int(1.7 * size)))  # room for one checkpoint, not for two
     run = RunDir(disk / "run")
-    full = stoker(*words, "name=run", "--runs", str(disk), code=75)
+    full = stoker(*overrides, "name=run", "--runs", str(disk), code=75)
     assert "the checkpoint of step 8 could not be saved" in full.stdout
-    assert "enforce fail" not in full.stdout, "torch's own words for a full disk say nothing to anybody"
+    assert "enforce fail" not in full.stdout, "torch's own message for a full disk is of no use"
     assert_one_line(full.stderr, "Make room on the disk")
     assert steps(run) == [4]
     assert run.exit().state == "paused"
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000004"]
 
     small_disk(str(8 * size))
-    again = stoker(*words, "name=run", "--runs", str(disk))
+    again = stoker(*overrides, "name=run", "--runs", str(disk))
     assert "resumed at step 4" in again.stdout
     assert losses(run) == losses(whole)
     stoker("audit", "run", "--runs", str(disk))
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_disk_that_fills_up_under_a_run_ends_it_with_75_and_it_goes_on_when_there_is_room(
+def test_a_disk_that_fills_up_ends_the_run_with_75_and_it_resumes_when_there_is_room(
     stoker, tokens: Path, small_disk: Callable[[str], Path], eventually, workers: int
 ) -> None:
     disk = small_disk("20M")
-    words = [f"data={tokens}", "name=run", *WORDS, "checkpoint.every=4", f"on.workers={workers}"]
+    overrides = [f"data={tokens}", "name=run", *OVERRIDES, "checkpoint.every=4", f"on.workers={workers}"]
     run = RunDir(disk / "run")
-    process = stoker.start("train", *words, "until.steps=100k", "--runs", str(disk))
+    process = stoker.start("train", *overrides, "until.steps=100k", "--runs", str(disk))
     eventually(lambda: bool(run.saved()))
     fill(disk / "filler")
     output, _ = process.communicate(timeout=300)
@@ -423,7 +424,7 @@ def test_a_disk_that_fills_up_under_a_run_ends_it_with_75_and_it_goes_on_when_th
 
     last = steps(run)[-1]
     before = losses(run)
-    again = stoker("train", *words, f"until.steps={last + 4}", "--runs", str(disk))
+    again = stoker("train", *overrides, f"until.steps={last + 4}", "--runs", str(disk))
     assert f"resumed at step {last}" in again.stdout
     after = losses(run)
     assert sorted(after) == list(range(1, max(last + 4, *before) + 1))

@@ -1,4 +1,4 @@
-"""What a spec leaves open is decided from the machine and the size of the run, and never by a guess."""
+"""Precision, compile and micro-batch follow from the machine and the size of the run."""
 
 import dataclasses
 
@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from stoker.spec.run import RunSpec
-from stoker.train.choices import choose, largest_micro_batch
+from stoker.train.choices import Choices, choose
 from stoker.train.devices import Device
+from stoker.train.parallel import Parallel
 
 CHIP = Device(
     torch=torch.device("cpu"), chip="cpu", backend="gloo", native_bf16=True, memory_bytes=8 * 2**30, micro_tokens=4096,
     compile_flops=2e14, peak_memory=lambda: 0,
 )  # fmt: skip
 SIZE = 13_817_856  # parameters of the model below
+ALONE = Parallel(world=1)
 
 
 def spec(**sections: object) -> RunSpec:
@@ -30,37 +32,51 @@ def with_a_compiler(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("native", "precision"), [(True, "bf16"), (False, "fp32")])
 def test_bf16_is_the_default_where_the_chip_computes_it_natively(native: bool, precision: str) -> None:
-    choices, _ = choose(spec(), dataclasses.replace(CHIP, native_bf16=native), steps=100, parameters=SIZE)
+    choices, _ = choose(spec(), dataclasses.replace(CHIP, native_bf16=native), ALONE, steps=100, parameters=SIZE)
     assert choices.precision == precision
 
 
-def test_a_run_is_compiled_when_it_is_long_enough_to_win_the_time_back() -> None:
-    assert not choose(spec(), CHIP, steps=100, parameters=SIZE)[0].compile
-    assert choose(spec(), CHIP, steps=100_000, parameters=SIZE)[0].compile
-    assert choose(spec(), CHIP, steps=None, parameters=SIZE)[0].compile
-    assert choose(spec(compile=True), CHIP, steps=1, parameters=SIZE)[0].compile
-    assert not choose(spec(compile=False), CHIP, steps=100_000, parameters=SIZE)[0].compile
+def test_a_run_is_compiled_when_it_is_long_enough_to_save_time() -> None:
+    assert not choose(spec(), CHIP, ALONE, steps=100, parameters=SIZE)[0].compile
+    assert choose(spec(), CHIP, ALONE, steps=100_000, parameters=SIZE)[0].compile
+    assert choose(spec(), CHIP, ALONE, steps=None, parameters=SIZE)[0].compile
+    assert choose(spec(compile=True), CHIP, ALONE, steps=1, parameters=SIZE)[0].compile
+    assert not choose(spec(compile=False), CHIP, ALONE, steps=100_000, parameters=SIZE)[0].compile
 
 
 @pytest.mark.parametrize("wanted", ["auto", True])
 def test_without_a_compiler_it_trains_uncompiled_and_says_so(wanted: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    choices, note = choose(spec(compile=wanted), CHIP, steps=100_000, parameters=SIZE)
+    choices, note = choose(spec(compile=wanted), CHIP, ALONE, steps=100_000, parameters=SIZE)
     assert not choices.compile
     assert note == ["training runs without compile: the C++ compiler no-such-compiler is not installed"]
-    assert choose(spec(compile=False), CHIP, steps=100_000, parameters=SIZE)[1] == []
+    assert choose(spec(compile=False), CHIP, ALONE, steps=100_000, parameters=SIZE)[1] == []
+
+
+def micro(
+    spec: RunSpec, *, device: Device = CHIP, parallel: Parallel = ALONE, parameters: int = SIZE, teacher: int = 0
+) -> int:
+    choices: Choices = choose(spec, device, parallel, steps=1, parameters=parameters, teacher=teacher)[0]
+    assert choices.precision == "bf16"
+    return choices.micro
 
 
 def test_a_micro_batch_keeps_the_chip_busy_and_fits_its_memory() -> None:
-    assert largest_micro_batch(spec(), CHIP, "bf16", parameters=SIZE) == 4096 // 256
-    little = dataclasses.replace(CHIP, memory_bytes=300 * 2**20)
-    assert largest_micro_batch(spec(), little, "bf16", parameters=SIZE) < 4096 // 256
-    assert largest_micro_batch(spec(), dataclasses.replace(CHIP, memory_bytes=2**20), "bf16", parameters=SIZE) == 1
-    assert largest_micro_batch(spec(batch={"micro": 3}), CHIP, "bf16", parameters=SIZE) == 3
+    assert micro(spec()) == 4096 // 256
+    assert micro(spec(), device=dataclasses.replace(CHIP, memory_bytes=300 * 2**20)) < 4096 // 256
+    assert micro(spec(), device=dataclasses.replace(CHIP, memory_bytes=2**20)) == 1
+    assert micro(spec(batch={"micro": 3})) == 3
 
 
-def test_a_model_is_as_large_as_it_was_counted_whatever_its_numbers_say() -> None:
-    """Those of a model of the user's own may say nothing of it."""
+def test_a_model_takes_the_memory_of_its_counted_parameters() -> None:
+    """The sizes in the spec may say nothing about a model of the user's own."""
     small = dataclasses.replace(CHIP, memory_bytes=2**30)
-    assert largest_micro_batch(spec(), small, "bf16", parameters=SIZE) == 16
-    assert largest_micro_batch(spec(), small, "bf16", parameters=60_000_000) == 1
+    assert micro(spec(), device=small) == 16
+    assert micro(spec(), device=small, parameters=60_000_000) == 1
+    assert micro(spec(), device=small, teacher=240_000_000) == 1
+
+
+def test_what_other_workers_hold_of_a_model_takes_no_memory_here() -> None:
+    small = dataclasses.replace(CHIP, memory_bytes=2**30)
+    assert micro(spec(), device=small, parameters=60_000_000, parallel=Parallel(world=4, data=4)) == 1
+    assert micro(spec(), device=small, parameters=60_000_000, parallel=Parallel(world=4, shard=4)) == 16

@@ -1,4 +1,4 @@
-"""A Llama through the verbs: trained, evaluated, written with, exported with proof, imported, with its tokenizer."""
+"""A Llama in every verb: trained, evaluated, generated from, exported with proof, imported, with its tokenizer."""
 
 import io
 import json
@@ -10,10 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from stoker.data.tokenizer import load_folder
-from stoker.train.export import export
-from stoker.train.generate import Settings, generate
-from stoker.train.importing import import_model
-from stoker.train.load import load_model
+from stoker.inference.export import export
+from stoker.inference.importing import import_model
+from stoker.models.generate import Settings, generate
+from stoker.models.load import load_model
 from tests.inside import inside
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -26,7 +26,7 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory, books: Path) -> Path:
-    """A folder as Llama 2 has it, before anybody made a tokenizer.json of it."""
+    """A folder like that of Llama 2, without a tokenizer.json."""
     out = io.BytesIO()
     lines = [line for book in sorted(books.iterdir()) for line in book.read_text().splitlines()]
     sentencepiece.SentencePieceTrainer.train(
@@ -51,7 +51,7 @@ def theirs(folder: Path, tokenizer: Path, **config: object) -> LlamaForCausalLM:
     return model
 
 
-def test_a_llama_of_transformers_comes_back_bit_for_bit_and_proven(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_llama_of_transformers_is_imported_and_exported_bit_for_bit(tmp_path: Path, tokenizer: Path) -> None:
     model = theirs(tmp_path / "theirs", tokenizer, tie_word_embeddings=True)
     run = import_model(tmp_path / "theirs", name="mine", runs=tmp_path / "runs")
     again = export(load_model(run.path, device="cpu"), tmp_path / "ours", require_proof=True)
@@ -64,7 +64,7 @@ def test_a_llama_of_transformers_comes_back_bit_for_bit_and_proven(tmp_path: Pat
 
 
 @torch.no_grad()
-def test_text_begins_as_the_tokenizer_says_and_goes_on_as_transformers_does(tmp_path: Path, tokenizer: Path) -> None:
+def test_text_starts_with_the_tokenizers_begin_token_and_equals_transformers(tmp_path: Path, tokenizer: Path) -> None:
     model = theirs(tmp_path, tokenizer)
     model.generation_config.update(eos_token_id=None, pad_token_id=0)
     loaded = load_model(tmp_path, device="cpu")
@@ -81,7 +81,7 @@ def test_text_begins_as_the_tokenizer_says_and_goes_on_as_transformers_does(tmp_
         assert found[row] == written.tolist()
 
 
-def test_a_run_on_own_text_is_evaluated_written_with_and_exported_with_proof(
+def test_a_run_on_own_text_is_evaluated_generated_from_and_exported_with_proof(
     worker, books: Path, tokenizer: Path
 ) -> None:
     run = worker("name=tale", f"data={books}", f"data.tokenizer={tokenizer}", *TINY, shaped=False)

@@ -14,17 +14,17 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import BertConfig, BertForPreTraining
 
 from stoker.data import order
-from stoker.data.masking import Masking, draw
-from stoker.data.pairs import Pairs, PairSet, fields
+from stoker.data.bert.masking import Masking, draw
+from stoker.data.bert.pairs import Pairs, PairSet, fields
 from stoker.data.prepare import prepare
 from stoker.data.tokenizer import load_folder
-from stoker.data.wordpiece import words_of
+from stoker.data.wordpiece import masking_vocabulary
+from stoker.inference.evaluate import evaluate_masked
+from stoker.models.bert import SPEC
+from stoker.models.load import load_model
 from stoker.rundir import RunDir
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
-from stoker.train.evaluate_masked import evaluate_masked
-from stoker.train.load import load_model
-from stoker.train.models.bert import SPEC
 
 LENGTH, SEQUENCES, STEPS, RATE, WARMUP, SEED = 32, 8, 50, 3e-3, 10, 3
 BERT = ["model.family=bert", "model.hidden=80"]
@@ -69,8 +69,8 @@ def plain_loop(run: RunDir, found: PairSet) -> list[tuple[float, float, float]]:
         {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
-    words = words_of(load_folder(found.tokenizer).tokenizer, "x")
-    told = []
+    words = masking_vocabulary(load_folder(found.tokenizer).tokenizer, "x")
+    losses = []
     for step in range(1, STEPS + 1):
         drawn = order.batch(found.train.order(SEED, LENGTH), sequences=SEQUENCES, step=step)
         rows = fields(found.train.read(drawn.ids, LENGTH), LENGTH)
@@ -90,51 +90,51 @@ def plain_loop(run: RunDir, found: PairSet) -> list[tuple[float, float, float]]:
             group["lr"] = RATE * (step / WARMUP if step <= WARMUP else 1 - (step - WARMUP) / (STEPS - WARMUP))
         optimizer.step()
         optimizer.zero_grad()
-        told.append(((mlm + nsp).item(), mlm.item(), nsp.item()))
-    return told
+        losses.append(((mlm + nsp).item(), mlm.item(), nsp.item()))
+    return losses
 
 
-@pytest.mark.parametrize("words", [["optim.kind=lamb", "optim.lr=1e-2"], ["model.dropout=0.1", "batch.micro=1"]])
-def test_a_run_that_pauses_after_some_steps_goes_on_bit_for_bit(worker, pairs: Path, words: list[str]) -> None:
-    words = [f"data={pairs}", *BERT, "until.steps=12", *words]
-    whole = worker("name=whole", *words)
+@pytest.mark.parametrize("overrides", [["optim.kind=lamb", "optim.lr=1e-2"], ["model.dropout=0.1", "batch.micro=1"]])
+def test_a_paused_run_resumes_bit_for_bit(worker, pairs: Path, overrides: list[str]) -> None:
+    overrides = [f"data={pairs}", *BERT, "until.steps=12", *overrides]
+    whole = worker("name=whole", *overrides)
     for steps in (5, 10):
-        parts = worker("name=parts", *words, "until.steps_this_run=5")
+        parts = worker("name=parts", *overrides, "until.steps_this_run=5")
         assert (parts.exit().state, parts.exit().code, parts.exit().step) == ("paused", 0, steps)
         assert parts.exit().reason == "until.steps_this_run is reached"
-    parts = worker("name=parts", *words, "until.steps_this_run=5")
+    parts = worker("name=parts", *overrides, "until.steps_this_run=5")
     assert (parts.exit().state, parts.exit().step) == ("done", 12)
     assert losses(parts) == losses(whole)
     assert len(losses(whole)) == 12
 
 
-def test_what_training_held_out_is_judged_alike_afterwards(worker, pairs: Path) -> None:
+def test_evaluating_the_held_out_text_afterwards_gives_the_same_loss(worker, pairs: Path) -> None:
     run = worker(f"data={pairs}", *BERT, "until.steps=4", "eval.sequences=9", "optim.lr=1e-2")
-    (told,) = [record["val_loss"] for record in run.metrics() if "val_loss" in record]
+    (logged,) = [record["val_loss"] for record in run.metrics() if "val_loss" in record]
     found, loaded = PairSet.open(pairs), load_model(run.path, device="cpu")
     assert found.validation.records > 9
     score = evaluate_masked(loaded.model, found, found.validation, run.spec().objective, sequences=9)
-    assert score.loss == pytest.approx(told, abs=1e-6)
+    assert score.loss == pytest.approx(logged, abs=1e-6)
     assert score.loss == sum(score.parts.values())
     assert 0 <= score.word_accuracy <= 1
     assert (score.sequences, list(score.parts)) == (9, ["loss_mlm", "loss_nsp"])
 
 
-def test_masks_of_a_second_epoch_are_others_unless_they_are_static(worker, pairs: Path, tmp_path: Path) -> None:
+def test_masks_change_in_the_second_epoch_unless_they_are_static(worker, pairs: Path, tmp_path: Path) -> None:
     small = tmp_path / "small.txt"
     small.write_text(" ".join(f"the stoker feeds fire {n}." for n in range(60)))
     data = Data(path=str(small), tokenizer=str(pairs / "tokenizer"), validation=0.0)
     found = prepare(data, tmp_path / "set", pairs=Pairs(length=LENGTH))
     samples = found.train.samples(LENGTH)
-    words = [f"data={found.path}", *BERT, f"batch.sequences={samples}", "optim.lr=1e-12", "until.epochs=2"]
-    words += ["optim.schedule=constant", "optim.warmup=0"]
+    overrides = [f"data={found.path}", *BERT, f"batch.sequences={samples}", "optim.lr=1e-12", "until.epochs=2"]
+    overrides += ["optim.schedule=constant", "optim.warmup=0"]
     for masking, same in (("static", True), ("epoch", False)):
-        run = worker(f"name={masking}", *words, f"objective.masking={masking}")
+        run = worker(f"name={masking}", *overrides, f"objective.masking={masking}")
         first, second = (record["loss_mlm"] for record in run.metrics())
         assert (abs(first - second) < 1e-5) == same
 
 
-def test_data_of_the_other_kind_is_refused(worker, pairs: Path) -> None:
+def test_data_of_the_wrong_kind_is_refused(worker, pairs: Path) -> None:
     with pytest.raises(UserError, match=r"holds tokens, and model\.family bert is trained on sentence pairs"):
         worker(*BERT, "until.steps=1")
     with pytest.raises(UserError, match=r"holds sentence pairs, and model\.family gpt2 is trained on tokens"):
@@ -144,7 +144,7 @@ def test_data_of_the_other_kind_is_refused(worker, pairs: Path) -> None:
 
 
 def grammar(folder: Path, documents: int) -> Path:
-    """A document is of one trade, and its sentences say the trade's words: so the next sentence can be told."""
+    """Each document is about one trade and uses its words, so the next sentence can be predicted."""
     chance = random.Random(11)
     words = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "lmnrst"]
     chance.shuffle(words)
@@ -152,13 +152,13 @@ def grammar(folder: Path, documents: int) -> Path:
     lines = []
     for _ in range(documents):
         trade = chance.choice(trades)
-        said = [f"{trade[at]} {trade[2 + at]} {trade[4 + at]}." for at in chance.choices((0, 1), k=12)]
-        lines.append(json.dumps({"text": " ".join(said)}) + "\n")
+        sentences = [f"{trade[at]} {trade[2 + at]} {trade[4 + at]}." for at in chance.choices((0, 1), k=12)]
+        lines.append(json.dumps({"text": " ".join(sentences)}) + "\n")
     (folder / "made.jsonl").write_text("".join(lines))
     return folder / "made.jsonl"
 
 
-def test_it_learns_words_and_next_sentences_of_a_made_corpus(worker, tmp_path: Path) -> None:
+def test_it_learns_words_and_next_sentences_of_a_synthetic_corpus(worker, tmp_path: Path) -> None:
     data = Data(path=str(grammar(tmp_path, 1500)), tokenizer=TrainTokenizer(train=300), validation=0.1)
     found = prepare(data, tmp_path / "set", pairs=Pairs(length=LENGTH))
     assert isinstance(found, PairSet)
@@ -169,7 +169,7 @@ def test_it_learns_words_and_next_sentences_of_a_made_corpus(worker, tmp_path: P
     loaded = load_model(run.path, device="cpu")
     score = evaluate_masked(loaded.model, found, found.validation, run.spec().objective)
     rows = fields(found.train.read(np.arange(found.train.records), LENGTH), LENGTH)
-    special = words_of(load_folder(found.tokenizer).tokenizer, "x").special
+    special = masking_vocabulary(load_folder(found.tokenizer).tokenizer, "x").special
     counts = Counter(rows.tokens_NL[~special[rows.tokens_NL]].tolist())
     total = sum(counts.values())
     unigram = -sum(n / total * math.log(n / total) for n in counts.values())

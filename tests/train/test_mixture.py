@@ -1,4 +1,4 @@
-"""A run on a mixture: exact shares, proven, replayed by source, and another run when the weights are others."""
+"""A run on a mixture has exact shares, is audited and replayed by source, and is another run with other weights."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from stoker.observe.audit import audit
 from stoker.spec.errors import UserError
 from tests.inside import inside
 
-WORDS = [
+OVERRIDES = [
     "model.layers=2", "model.heads=2", "model.width=32", "model.context=16", "compile=false",
     "batch.sequences=64", "batch.length=16", "until.steps=70", "optim.horizon=70", "precision=fp32",
     "checkpoint.every=10", "log.every=1", "eval.every=20", "optim.warmup=2", "optim.lr=1e-3",
@@ -18,18 +18,18 @@ WORDS = [
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> list[str]:
+def overrides(tmp_path: Path) -> list[str]:
     a, b = tmp_path / "a.txt", tmp_path / "b.jsonl"
     a.write_text("alpha beta gamma delta\n" * 900)
     b.write_text("".join(json.dumps({"body": f"number {i} of b"}) + "\n" for i in range(300)))
     parts = f"[{{path: {a}, weight: 3}}, {{path: {b}, weight: 1, field: body}}]"
-    return [*WORDS, "data.path=null", f"data.mix={parts}"]
+    return [*OVERRIDES, "data.path=null", f"data.mix={parts}"]
 
 
-def test_every_part_has_its_share_and_audit_says_so(worker, words: list[str]) -> None:
-    run = worker("name=run", *words, "until.steps=30")
-    worker("name=run", *words)
-    assert "0.75 of" in inside("train", "name=run", *words, "--dry-run", "--runs", str(run.path.parent)).stdout
+def test_every_source_has_its_share_and_audit_confirms_it(worker, overrides: list[str]) -> None:
+    run = worker("name=run", *overrides, "until.steps=30")
+    worker("name=run", *overrides)
+    assert "0.75 of" in inside("train", "name=run", *overrides, "--dry-run", "--runs", str(run.path.parent)).stdout
     report = audit(run)
     assert report.ok, report
     assert report.steps == 70
@@ -53,9 +53,9 @@ def test_every_part_has_its_share_and_audit_says_so(worker, words: list[str]) ->
     assert "perplexity" in inside("eval", str(run.path)).stdout
 
 
-def test_other_weights_are_another_run(worker, words: list[str]) -> None:
-    worker("name=run", *words, "until.steps=2")
-    worker("name=run", *words, "until.steps=3")
-    other = words[-1].replace("weight: 3", "weight: 2")
-    with pytest.raises(UserError, match=r"begun with something else \(data\.mix: .*--new"):
-        worker("name=run", *words[:-1], other, "until.steps=3")
+def test_other_weights_make_another_run(worker, overrides: list[str]) -> None:
+    worker("name=run", *overrides, "until.steps=2")
+    worker("name=run", *overrides, "until.steps=3")
+    other = overrides[-1].replace("weight: 3", "weight: 2")
+    with pytest.raises(UserError, match=r"started with another spec \(data\.mix: .*--new"):
+        worker("name=run", *overrides[:-1], other, "until.steps=3")

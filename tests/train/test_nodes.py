@@ -1,4 +1,4 @@
-"""Kill any worker or node of a run over several nodes: it goes on as if nothing had happened."""
+"""Kill any worker or node of a run on several nodes: it resumes and gives the same losses."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from stoker.observe.audit import audit
 from stoker.rundir import RunDir
 from stoker.spec.load import load
 from stoker.spec.on import Nodes
-from stoker.supervise.wanted import want
+from stoker.supervise.scale import request_nodes
 from tests.processes import descendants, listening
-from tests.train.holding import HOLD
+from tests.training import HOLD
 
 STEPS = 50
-WORDS = [
+OVERRIDES = [
     "model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "model.dropout=0.1",
     "batch.sequences=10", "batch.length=32", f"until.steps={STEPS}", "on.device=cpu",
     "precision=fp32", "checkpoint.every=10", "log.every=1", "eval.every=25", "optim.warmup=5", "optim.lr=1e-3",
@@ -29,8 +29,8 @@ WORDS = [
 SCRIPT = Path(__file__).parents[2] / "examples" / "03-script" / "train.py"
 
 
-def new_run(folder: Path, name: str, tokens: Path, *words: str) -> RunDir:
-    return begin(load(None, [f"name={name}", f"data={tokens}", *WORDS, *words]).spec, runs=folder).run
+def new_run(folder: Path, name: str, tokens: Path, *overrides: str) -> RunDir:
+    return begin(load(None, [f"name={name}", f"data={tokens}", *OVERRIDES, *overrides]).spec, runs=folder).run
 
 
 def losses(run: RunDir) -> dict[int, float]:
@@ -44,7 +44,7 @@ def last_step(run: RunDir) -> int:
 
 
 def worker_of(supervisor: int) -> int:
-    """One that trains, as against one that has only been started."""
+    """A worker that trains already."""
     children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
     return int(children[-1])
 
@@ -54,13 +54,13 @@ def assert_proven(run: RunDir) -> None:
     assert found.ok, found.problems
 
 
-def test_whatever_dies_of_two_nodes_the_losses_are_those_of_one_undisturbed_node(
+def test_whatever_dies_on_two_nodes_the_losses_are_those_of_one_undisturbed_node(
     tmp_path: Path, stoker: Any, tokens: Path, nodes: Callable[..., Any], mine: Any, eventually: Callable[..., None]
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    stoker("train", "name=whole", f"data={tokens}", *WORDS, "on.workers=2")
+    stoker("train", "name=whole", f"data={tokens}", *OVERRIDES, "on.workers=2")
     whole = stoker.run("whole")
 
     run = new_run(tmp_path, "killed", tokens, f"callbacks=[{mine(HOLD)}:hold]")
@@ -98,10 +98,10 @@ def test_whatever_dies_of_two_nodes_the_losses_are_those_of_one_undisturbed_node
     assert [event["node"] for event in two.events("lost")] == [1]
 
 
-def test_nodes_may_leave_and_come_while_the_batch_stays(
+def test_nodes_may_leave_and_join_while_the_batch_stays_the_same(
     tmp_path: Path, tokens: Path, nodes: Callable[..., Any], worker: Any, mine: Any, eventually: Callable[..., None]
 ) -> None:
-    whole = worker("name=whole", *WORDS, "model.dropout=0", "eval.every=0", "log.tensorboard=false")
+    whole = worker("name=whole", *OVERRIDES, "model.dropout=0", "eval.every=0", "log.tensorboard=false")
     hold = f"callbacks=[{mine(HOLD)}:hold]"
     run = new_run(tmp_path, "many", tokens, hold, "model.dropout=0", "eval.every=0")
     some = nodes(run, workers=1, nodes="3")
@@ -110,7 +110,7 @@ def test_nodes_may_leave_and_come_while_the_batch_stays(
 
     first, second, third = some.begin(3)
     eventually(lambda: last_step(run) >= 7)
-    want(run, Nodes("2..3"))
+    request_nodes(run, Nodes("2..3"))
     eventually(lambda: some.events("scaled"))
     second.terminate()
     eventually(lambda: some.events("regrouping"))
@@ -132,11 +132,11 @@ def test_nodes_may_leave_and_come_while_the_batch_stays(
 
 
 @pytest.mark.soak
-def test_a_run_scaled_to_two_nodes_and_back_trains_as_one_that_is_left_alone(
+def test_a_run_scaled_to_two_nodes_and_back_trains_as_an_unscaled_one(
     tmp_path: Path, tokens: Path, nodes: Callable[..., Any], worker: Any, mine: Any, eventually: Callable[..., None]
 ) -> None:
     plain = ("model.dropout=0", "eval.every=0", "log.tensorboard=false")
-    whole = worker("name=whole", *WORDS, *plain)
+    whole = worker("name=whole", *OVERRIDES, *plain)
     run = new_run(tmp_path, "scaled", tokens, f"callbacks=[{mine(HOLD)}:hold]", *plain)
     some = nodes(run, workers=1, nodes="1")
     for step in (7, 24):
@@ -144,11 +144,11 @@ def test_a_run_scaled_to_two_nodes_and_back_trains_as_one_that_is_left_alone(
 
     first, second = some.begin(2)
     eventually(lambda: last_step(run) >= 7)
-    want(run, Nodes("2"))
+    request_nodes(run, Nodes("2"))
     eventually(lambda: some.events("regrouping"))
     (tmp_path / "hold-7").unlink()
     eventually(lambda: last_step(run) >= 24)
-    want(run, Nodes("1"))
+    request_nodes(run, Nodes("1"))
     eventually(lambda: some.events("regrouping")[1:])
     (tmp_path / "hold-24").unlink()
     second.terminate()
@@ -166,9 +166,9 @@ def test_a_run_scaled_to_two_nodes_and_back_trains_as_one_that_is_left_alone(
 
 
 @pytest.mark.soak
-def test_a_script_of_torchruns_kind_runs_over_two_nodes(tmp_path: Path, nodes: Callable[..., Any]) -> None:
+def test_a_torchrun_script_runs_on_two_nodes(tmp_path: Path, nodes: Callable[..., Any]) -> None:
     run = begin(load(None, [f"script={SCRIPT}", "name=tale"]).spec, runs=tmp_path).run
     two = nodes(run, sys.executable, str(SCRIPT), "--steps", "100", workers=1)
     assert [one.wait(timeout=300) for one in two.begin(2)] == [0, 0], two.log.read_text()
     assert [(record["step"], record["world"]) for record in run.metrics()] == [(n, 2) for n in range(10, 101, 10)]
-    assert "[0] hi from 2 workers, beginning at step 1" in two.log.read_text()
+    assert "[0] hi from 2 workers, starting at step 1" in two.log.read_text()

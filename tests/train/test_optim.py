@@ -3,13 +3,14 @@
 import math
 import subprocess
 import sys
+from copy import deepcopy
 
 import pytest
 import torch
 
+from stoker.models.gpt2 import SPEC
 from stoker.spec.derive import Derived, derive
 from stoker.spec.run import Optim, RunSpec
-from stoker.train.models.gpt2 import SPEC
 from stoker.train.optim import learning_rate, optimizer, set_rate
 
 
@@ -83,9 +84,35 @@ def test_adamw_is_torchs_own_bit_for_bit() -> None:
         assert all(torch.equal(mine_, reference.state[other][key]) for key, mine_ in adamw.state[mine].items())
 
 
-def test_a_step_does_not_load_the_compiler() -> None:
-    """It is a second of every start and every restart."""
-    words = (
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_each_is_a_torch_optimizer_whose_state_can_be_saved_and_loaded(kind: str) -> None:
+    def made() -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
+        p = torch.nn.Parameter(torch.ones(3, 2))
+        return p, optimizer([("p", p)], Optim(kind=kind, lr=0.1))
+
+    p, ours = made()
+    assert isinstance(ours, torch.optim.Optimizer)
+    calls: list[int] = []
+    ours.register_step_post_hook(lambda *_: calls.append(1))
+    p.grad = torch.full_like(p, 0.5)
+    ours.step()
+    ours.zero_grad()
+    assert (calls, p.grad) == ([1], None)
+    q, other = made()
+    other.load_state_dict(deepcopy(ours.state_dict()))
+    q.data.copy_(p.data)
+    for parameter, stepped in ((p, ours), (q, other)):
+        parameter.grad = torch.full_like(parameter, -0.25)
+        stepped.step()
+    assert torch.equal(p, q)
+    assert {key: float(value.sum()) for key, value in other.state[q].items()} == {
+        key: float(value.sum()) for key, value in ours.state[p].items()
+    }
+
+
+def test_neither_making_one_nor_a_step_loads_torchs_compiler() -> None:
+    """It would take a second of every start and every restart."""
+    lines = (
         "import sys, torch",
         "from stoker.spec.run import Optim",
         "from stoker.train.optim import optimizer",
@@ -94,7 +121,7 @@ def test_a_step_does_not_load_the_compiler() -> None:
         "optimizer([('p', p)], Optim()).step()",
         "sys.exit('torch._dynamo' in sys.modules)",
     )
-    subprocess.run([sys.executable, "-c", "\n".join(words)], check=True)
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
 
 
 def test_lamb_is_the_published_update() -> None:
@@ -119,7 +146,7 @@ def test_lamb_is_the_published_update() -> None:
         assert torch.allclose(got.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_lambs_state_is_there_from_the_start_and_a_matrix_of_zeros_moves() -> None:
+def test_lambs_state_exists_from_the_start_and_a_matrix_of_zeros_changes() -> None:
     matrix = torch.nn.Parameter(torch.zeros(2, 2))
     lamb = optimizer([("matrix", matrix)], Optim(kind="lamb", lr=0.1))
     assert {key: tensor.sum().item() for key, tensor in lamb.state[matrix].items()} == dict.fromkeys(

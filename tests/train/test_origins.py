@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from stoker.inference.export import export
+from stoker.models import weights
+from stoker.models.load import load_model
 from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
-from stoker.train.export import export
-from stoker.train.load import load_model
-from stoker.train.models import weights
 
 Worker = Callable[..., RunDir]
 UNSHAPED = ["name=next", "until.steps=2", "checkpoint.first=true"]
@@ -31,7 +31,7 @@ def tensors(run: RunDir | Path, step: int) -> dict[str, torch.Tensor]:
     return weights(load_model(run.path if isinstance(run, RunDir) else run, step=step, device="cpu").model)
 
 
-def test_a_run_begins_with_the_weights_of_another_and_has_its_shape(worker: Worker, big: RunDir) -> None:
+def test_a_run_starts_from_the_weights_of_another_and_has_its_shape(worker: Worker, big: RunDir) -> None:
     run = worker(*UNSHAPED, f"init={big.path}", shaped=False)
     assert run.spec().model == big.spec().model
     theirs = tensors(big, 2)
@@ -40,54 +40,54 @@ def test_a_run_begins_with_the_weights_of_another_and_has_its_shape(worker: Work
     assert not torch.equal(tensors(run, 2)["wte.weight"], theirs["wte.weight"])
 
 
-def test_a_run_that_has_begun_does_not_ask_again_for_what_it_began_with(worker: Worker, big: RunDir) -> None:
-    words = ("name=next", f"init={big.path}")
-    worker(*words, "until.steps=2", shaped=False)
+def test_a_resumed_run_does_not_need_its_initial_weights_again(worker: Worker, big: RunDir) -> None:
+    overrides = ("name=next", f"init={big.path}")
+    worker(*overrides, "until.steps=2", shaped=False)
     big.path.rename(big.path.with_name("gone"))
-    run = worker(*words, "until.steps=4", shaped=False)
+    run = worker(*overrides, "until.steps=4", shaped=False)
     assert [record["step"] for record in run.metrics()] == [1, 2, 3, 4]
 
 
-def test_a_teacher_that_goes_on_and_prunes_what_was_learnt_from_teaches_on(worker: Worker) -> None:
+def test_a_teacher_that_trains_on_and_prunes_the_checkpoint_still_teaches(worker: Worker) -> None:
     live = ["name=live", "model.layers=4", "checkpoint.keep=1", "checkpoint.best=false"]
     worker(*live, "until.steps=2")
-    words = ["name=next", "objective.teacher=live"]
-    student = worker(*words, "until.steps=1")
+    overrides = ["name=next", "objective.teacher=live"]
+    student = worker(*overrides, "until.steps=1")
     teacher = worker(*live, "until.steps=3")
     assert [saved.step for saved in teacher.saved()] == [3]
     assert student.origins()["teacher"].step == 2
-    worker(*words, "until.steps=2")
+    worker(*overrides, "until.steps=2")
     shutil.rmtree(teacher.path)
-    worker(*words, "until.steps=3")
+    worker(*overrides, "until.steps=3")
     assert [record["step"] for record in student.metrics()] == [1, 2, 3]
 
 
-def test_weights_to_begin_with_that_are_damaged_are_refused_in_a_line(worker: Worker, big: RunDir) -> None:
-    words = [*UNSHAPED, f"init={big.path}"]
+def test_damaged_initial_weights_are_refused_in_one_line(worker: Worker, big: RunDir) -> None:
+    overrides = [*UNSHAPED, f"init={big.path}"]
     file = max(big.checkpoint(2).iterdir(), key=lambda file: file.stat().st_size)
     whole = file.read_bytes()
     harmed = bytearray(whole)
     harmed[len(harmed) // 2] ^= 1
     file.write_bytes(harmed)
     with pytest.raises(UserError, match=r"init\.path: the checkpoint .* is damaged"):
-        worker(*words, shaped=False)
+        worker(*overrides, shaped=False)
     file.write_bytes(whole)
-    run = worker(*words, shaped=False)
+    run = worker(*overrides, shaped=False)
     for saved in run.saved():  # it has to begin again
         shutil.rmtree(saved.path)
-    words.append("checkpoint.resume=0")
-    held = run.held("init") / "checkpoints" / "step-000000002" / file.name
+    overrides.append("checkpoint.resume=0")
+    held = run.origin_folder("init") / "checkpoints" / "step-000000002" / file.name
     held.unlink()
     held.write_bytes(harmed)
-    assert "has changed since it was written" in worker(*words, "until.steps=3", shaped=False, code=2).exit().reason
-    shutil.rmtree(run.held("init"))
+    assert "has changed since it was written" in worker(*overrides, "until.steps=3", shaped=False, code=2).exit().reason
+    shutil.rmtree(run.origin_folder("init"))
     shutil.rmtree(big.path)
-    assert "step 2, is gone" in worker(*words, "until.steps=3", shaped=False, code=2).exit().reason
+    assert "step 2, is gone" in worker(*overrides, "until.steps=3", shaped=False, code=2).exit().reason
 
 
 @pytest.mark.parametrize(("chosen", "layers"), [([], [0, 3]), (["init.layers=[2,1]"], [2, 1])])
 @pytest.mark.parametrize("form", ["run", "folder"])
-def test_a_smaller_model_begins_with_some_of_the_layers(
+def test_a_smaller_model_starts_from_some_of_the_layers(
     worker: Worker, big: RunDir, tmp_path: Path, form: str, chosen: list[str], layers: list[int]
 ) -> None:
     place = big.path
@@ -102,15 +102,17 @@ def test_a_smaller_model_begins_with_some_of_the_layers(
         assert torch.equal(begun[name], theirs[name])
 
 
-def test_frozen_positions_stay_as_they_were_through_a_resume(worker: Worker, big: RunDir) -> None:
-    words = ("name=next", f"init={big.path}", "model.layers=4", "init.freeze_positions=true")
-    worker(*words, "until.steps=2")
-    ours, theirs = tensors(worker(*words, "until.steps=3"), 3), tensors(big, 2)
+def test_frozen_positions_do_not_change_even_after_a_resume(worker: Worker, big: RunDir) -> None:
+    overrides = ("name=next", f"init={big.path}", "model.layers=4", "init.freeze_positions=true")
+    worker(*overrides, "until.steps=2")
+    ours, theirs = tensors(worker(*overrides, "until.steps=3"), 3), tensors(big, 2)
     assert torch.equal(ours["wpe.weight"], theirs["wpe.weight"])
     assert not torch.equal(ours["wte.weight"], theirs["wte.weight"])
 
 
-def test_a_model_of_transformers_with_odd_sizes_is_gone_on_with(worker: Worker, tokens: Path, tmp_path: Path) -> None:
+def test_a_model_of_transformers_with_odd_sizes_can_be_trained_further(
+    worker: Worker, tokens: Path, tmp_path: Path
+) -> None:
     vocab = json.loads((tokens / "index.json").read_text())["vocab"]
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -126,37 +128,41 @@ def test_a_model_of_transformers_with_odd_sizes_is_gone_on_with(worker: Worker, 
         assert (ours(rows) - theirs(rows).logits).abs().max() < 1e-5
 
 
-def test_weights_that_changed_since_the_run_was_made_are_refused(worker: Worker, big: RunDir, tmp_path: Path) -> None:
+def test_weights_that_changed_since_the_run_was_created_are_refused(
+    worker: Worker, big: RunDir, tmp_path: Path
+) -> None:
     folder = tmp_path / "model"
     export(load_model(big.path, device="cpu"), folder)
-    words = ("name=next", f"objective.teacher={folder}")
-    worker(*words, "until.steps=1")
+    overrides = ("name=next", f"objective.teacher={folder}")
+    worker(*overrides, "until.steps=1")
     file = folder / "model.safetensors"
     held = bytearray(file.read_bytes())
     held[-5] ^= 1
     file.write_bytes(bytes(held))
-    run = worker(*words, "until.steps=2", code=2)
+    run = worker(*overrides, "until.steps=2", code=2)
     assert "holds other weights than when this run was made" in run.exit().reason
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("overrides", "parts"),
     [
         (["init=bog"], ["init.path: there is no run 'bog'", "Did you mean big?"]),
         (["init={big}", "model.width=64"], ["model.width is 64", "has 32", "Leave model out"]),
         (["init={big}", "model.layers=5"], ["of 4, and model.layers is 5"]),
         (["init={big}", "init.layers=[1,9]"], ["layers [1, 9] of 4"]),
-        (["init.layers=[1]"], ["init", "where from"]),
+        (["init.layers=[1]"], ["init", "it has no path"]),
         (["objective.kind=distill"], ["needs a teacher", "objective.teacher"]),
-        (["objective.teacher={big}", "objective.alpha_ce=0"], ["nothing is learnt from the teacher"]),
+        (["objective.teacher={big}", "objective.alpha_ce=0"], ["the teacher has no weight in the loss"]),
         (["objective.teacher={big}", "objective.kind=causal"], ["kind causal has no teacher"]),
         (["objective.teacher={big}", "model.vocab=384"], ["objective.teacher", "model.vocab is 384"]),
         (["objective.teacher={big}", "model.context=64", "batch.length=64"], ["reads 32 tokens at most"]),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_line(worker: Worker, big: RunDir, words: list[str], parts: list[str]) -> None:
+def test_weights_that_do_not_fit_are_refused_in_one_line(
+    worker: Worker, big: RunDir, overrides: list[str], parts: list[str]
+) -> None:
     with pytest.raises(UserError) as caught:
-        worker("name=new", "until.steps=1", *(word.format(big=big.path) for word in words))
+        worker("name=new", "until.steps=1", *(override.format(big=big.path) for override in overrides))
     line = str(caught.value)
     assert [part for part in parts if part not in line] == [], line
     assert not (big.path.parent / "new").exists()
@@ -173,7 +179,7 @@ MEASURE = """
 import os, sys, threading
 from pathlib import Path
 import torch
-from stoker.train.load import load_model
+from stoker.models.load import load_model
 
 def held():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -196,7 +202,7 @@ print(most - before - sum(p.nbytes for p in model.parameters()))
 
 
 @pytest.mark.parametrize("form", ["safetensors", pytest.param("bin", marks=pytest.mark.soak)])
-def test_weights_in_shards_are_read_with_no_more_than_a_file_of_them_held(tmp_path: Path, form: str) -> None:
+def test_sharded_weights_are_read_with_one_file_in_memory_at_a_time(tmp_path: Path, form: str) -> None:
     file_bytes = 20_000_000
     for name, layers in (("large", 12), ("small", 1)):
         config = GPT2Config(n_layer=layers, n_head=8, n_embd=512, n_positions=64, vocab_size=1000)

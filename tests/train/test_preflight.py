@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 
-def test_a_good_node_multiplies_right_and_reduces_over_its_workers() -> None:
+def test_a_good_node_multiplies_correctly_and_reduces_over_its_workers() -> None:
     argv = [sys.executable, "-P", "-m", "stoker.train.preflight", "cpu", "2"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     found = json.loads(done.stdout.splitlines()[-1])

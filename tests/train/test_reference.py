@@ -10,11 +10,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from stoker.data import order
 from stoker.data.shards import TokenSet
+from stoker.models import model_spec
 from stoker.rundir import RunDir
-from stoker.train.models import model_spec
 
 STEPS, SEQUENCES, LENGTH, SEED, RATE, WARMUP = 50, 8, 32, 3, 3e-3, 10
-WORDS = [
+OVERRIDES = [
     "model.layers=2", "model.heads=4", "model.width=48", "model.context=40", f"until.steps={STEPS}",
     f"batch.sequences={SEQUENCES}", f"batch.length={LENGTH}", f"optim.lr={RATE}", f"optim.warmup={WARMUP}",
     f"seed={SEED}", "precision=fp32", "log.every=1", "checkpoint.first=true", "checkpoint.every=1000",
@@ -30,7 +30,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_our_loss_curve_is_that_of_a_plain_transformers_loop(stoker, tokens: Path, family: str) -> None:
-    stoker("train", "name=ours", f"data={tokens}", *WORDS, *FAMILIES[family])
+    stoker("train", "name=ours", f"data={tokens}", *OVERRIDES, *FAMILIES[family])
     run = stoker.run("ours")
     ours = [record["loss"] for record in run.metrics()]
     assert len(ours) == STEPS

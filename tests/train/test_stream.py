@@ -1,4 +1,4 @@
-"""A run on a stream: the same samples in the same order, whatever is killed, at any number of workers."""
+"""A run on a stream uses the same samples in the same order, whatever is killed, at any number of workers."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
 from stoker.train.batches import Batches
-from stoker.train.dist import Ranks
-from tests.train.holding import HOLD
+from tests.training import HOLD
+from tests.written import events_of
 
 STEPS = 40
-WORDS = [
+OVERRIDES = [
     "model.layers=2", "model.heads=2", "model.width=32", "model.context=32",
     "batch.sequences=12", "batch.length=32", f"until.steps={STEPS}", f"optim.horizon={STEPS}", "compile=false",
     "precision=fp32", "checkpoint.every=5", "log.every=1", "eval.every=20", "optim.warmup=5", "optim.lr=1e-3",
@@ -46,7 +46,7 @@ def losses(run) -> dict[int, float]:
 
 
 def samples(run) -> list[int]:
-    """What the steps that count were trained on, in order."""
+    """The samples of the final steps, in order."""
     by_step: dict[int, dict[int, list[int]]] = {}
     for path in sorted(run.ledger.glob("*.jsonl")):
         head, *records = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
@@ -81,11 +81,11 @@ def feeders(pid: int) -> list[int]:
 def test_no_sample_is_seen_twice_at_1_2_or_4_workers_and_the_order_is_the_same(
     lines: Path, tmp_path: Path, path: str
 ) -> None:
-    words = [*WORDS, f"data.path={lines}"]
+    overrides = [*OVERRIDES, f"data.path={lines}"]
     if path == "mixture":
         parts = [{"path": f"{lines}/0.jsonl", "weight": 1}, {"path": f"{lines}/[1-7].jsonl", "weight": 2}]
-        words = [word for word in WORDS if "stream" not in word] + [f"data.mix={json.dumps(parts)}"]
-    spec = load(None, words).training
+        overrides = [override for override in OVERRIDES if "stream" not in override] + [f"data.mix={json.dumps(parts)}"]
+    spec = load(None, overrides).training
     seen = {}
     for world in (1, 2, 4):
         tokens = set_of(spec.data, tmp_path / f"store-{world}")
@@ -108,7 +108,8 @@ def test_no_sample_is_seen_twice_at_1_2_or_4_workers_and_the_order_is_the_same(
 def _batches(tokens: TokenSet, rank: int, world: int) -> Batches:
     return Batches(
         tokens.train,
-        Ranks(rank=rank, local_rank=rank, world=world, attempt=1),
+        part=rank,
+        parts=world,
         seed=3,
         sequences=12,
         length=32,
@@ -123,23 +124,23 @@ def test_a_killed_worker_and_a_killed_feeder_change_no_bit(
     stoker, lines: Path, eventually: Callable[..., None], workers_of, kill_tree, everything: bool
 ) -> None:
     workers = 4 if everything else 1
-    words = [*WORDS, f"data.path={lines}", f"on.workers={workers}"]
-    stoker("train", "name=whole", *words)
+    overrides = [*OVERRIDES, f"data.path={lines}", f"on.workers={workers}"]
+    stoker("train", "name=whole", *overrides)
     whole, run = stoker.run("whole"), RunDir(stoker.folder / "other" / "killed")
     (stoker.folder / "mine.py").write_text(HOLD)
     held = stoker.folder / "hold-30"
     held.touch()
-    words.append("callbacks=[mine:hold]")
-    process = stoker.start("train", "name=killed", *words, "--runs", "other")  # with a store of its own
+    overrides.append("callbacks=[mine:hold]")
+    process = stoker.start("train", "name=killed", *overrides, "--runs", "other")  # with a store of its own
     eventually(lambda: last_step(run) >= 2)
     for feeder in feeders(workers_of(process)[0]):
         os.kill(feeder, signal.SIGKILL)
     eventually(lambda: last_step(run) >= 7)
     os.kill(random.choice(workers_of(process)), signal.SIGKILL)
     if everything:
-        eventually(lambda: sum(event["kind"] == "started" for event in run.events()) == 2 and last_step(run) >= 9)
+        eventually(lambda: sum(event["kind"] == "started" for event in events_of(run)) == 2 and last_step(run) >= 9)
         kill_tree(process)
-        process = stoker.start("train", "name=killed", *words, "--runs", "other")
+        process = stoker.start("train", "name=killed", *overrides, "--runs", "other")
     held.unlink()
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
@@ -153,11 +154,11 @@ def test_a_killed_worker_and_a_killed_feeder_change_no_bit(
 
 
 @pytest.mark.soak
-def test_it_goes_on_at_another_number_of_workers_past_the_end_and_replays(stoker, worker, lines: Path) -> None:
-    words = [*WORDS, f"data.path={lines}", "data.window=6k"]
-    run = worker("name=run", *words, "until.steps=10")
-    stoker("train", "name=run", *words, "until.steps=25", "on.workers=2", "--runs", "here")
-    worker("name=run", *words, "until.steps=120")
+def test_it_resumes_at_another_number_of_workers_past_the_end_and_replays(stoker, worker, lines: Path) -> None:
+    overrides = [*OVERRIDES, f"data.path={lines}", "data.window=6k"]
+    run = worker("name=run", *overrides, "until.steps=10")
+    stoker("train", "name=run", *overrides, "until.steps=25", "on.workers=2", "--runs", "here")
+    worker("name=run", *overrides, "until.steps=120")
     report = audit(run)
     assert report.ok, report
     assert report.epochs >= 1, "the end was found, and another time through begun"
@@ -168,17 +169,17 @@ def test_it_goes_on_at_another_number_of_workers_past_the_end_and_replays(stoker
     assert shown["samples"][0]["documents"][0]["file"].endswith(".jsonl")
 
 
-def test_waiting_for_data_is_counted_and_told_and_can_be_stopped(stoker, hub, lines: Path, eventually) -> None:
+def test_waiting_for_data_is_measured_and_reported_and_can_be_stopped(stoker, hub, lines: Path, eventually) -> None:
     server = hub()
     for file in lines.iterdir():
         server.write(f"datasets/owner/lines/{file.name}", file.read_bytes())
-    words = [*WORDS, "data.path=hf://datasets/owner/lines", "on.workers=2", "until.steps=10k", "data.ahead=1"]
-    process = stoker.start("train", "name=run", *words)
+    overrides = [*OVERRIDES, "data.path=hf://datasets/owner/lines", "on.workers=2", "until.steps=10k", "data.ahead=1"]
+    process = stoker.start("train", "name=run", *overrides)
     run = stoker.run("run")
-    eventually(lambda: any(event["kind"] == "world" for event in run.events()))
+    eventually(lambda: any(event["kind"] == "world" for event in events_of(run)))
     os.kill(server.process.pid, signal.SIGSTOP)  # the network hangs
     try:
-        eventually(lambda: any(event["kind"] == "waiting" for event in run.events()) or process.poll() is not None)
+        eventually(lambda: any(event["kind"] == "waiting" for event in events_of(run)) or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=120)
     finally:
@@ -189,14 +190,14 @@ def test_waiting_for_data_is_counted_and_told_and_can_be_stopped(stoker, hub, li
     assert run.saved()[-1].step == last_step(run)
 
 
-def test_what_the_feeder_meets_ends_the_run_saved_and_with_its_remedy(worker, tmp_path: Path, lines: Path) -> None:
+def test_an_error_of_the_feeder_saves_and_ends_the_run_with_its_remedy(worker, tmp_path: Path, lines: Path) -> None:
     folder = tmp_path / "lines"
     folder.mkdir()
     for file in lines.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     with open(folder / "5.jsonl", "a") as file:
         file.write('{"text": 7}\n')
-    run = worker("name=run", *WORDS, f"data.path={folder}", "until.steps=1000", code=2)
+    run = worker("name=run", *OVERRIDES, f"data.path={folder}", "until.steps=1000", code=2)
     exit = run.exit()
     assert "5.jsonl, line 201" in exit.reason
     assert "data.skip_bad=true" in exit.remedy
@@ -205,8 +206,8 @@ def test_what_the_feeder_meets_ends_the_run_saved_and_with_its_remedy(worker, tm
 
 
 def test_epochs_are_refused_until_the_end_is_known(worker, lines: Path) -> None:
-    words = [*WORDS, f"data.path={lines}", "until={steps: null, epochs: 1}"]
+    overrides = [*OVERRIDES, f"data.path={lines}", "until={steps: null, epochs: 1}"]
     with pytest.raises(UserError, match=r"until\.epochs.*Set until\.steps or until\.tokens"):
-        worker("name=run", *words)
-    run = worker("name=small", *words, "data.window=64M")  # all of it is in the first window
+        worker("name=run", *overrides)
+    run = worker("name=small", *overrides, "data.window=64M")  # all of it is in the first window
     assert audit(run).epochs == 1

@@ -1,4 +1,4 @@
-"""What Python users call, and what the command line is built on.
+"""The Python API, which the command line is built on.
 
 import stoker
 

@@ -1,4 +1,4 @@
-"""From a spec to a run that is ready to be started: data prepared, directory made or found to be the same run's."""
+"""Makes a run ready to start: prepares its data, and creates its directory or checks that an existing one matches."""
 
 import shutil
 import warnings
@@ -6,25 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.api.origins import Origin, as_begun, check_tokenizer, hold, settle
-from stoker.data.files import covers, is_there
-from stoker.data.located import token_folder
+from stoker.api.source_models import SourceModel, check_tokenizer, keep_checkpoints, resolve, resolved_before
+from stoker.data.any_set import AnySet
+from stoker.data.bert.pairs import Pairs, PairSet
+from stoker.data.files import covers, exists
+from stoker.data.location import token_folder
 from stoker.data.mixture import Mixture
-from stoker.data.pairs import AnySet, Pairs, PairSet
-from stoker.data.prepare import Progress, ignore, is_prepared
+from stoker.data.prepare import PrepareProgress, ignore, is_prepared
 from stoker.data.remote import is_remote
 from stoker.data.remote.transfer import RemoteError
 from stoker.data.sets import is_set, open_set, set_of
 from stoker.rundir import DataRef, Exit, RunDir, consent
-from stoker.rundir.checkpoint import State
-from stoker.rundir.elsewhere import refuse_elsewhere
-from stoker.rundir.progress import lost, saved_step
+from stoker.rundir.checkpoint import TrainingState
+from stoker.rundir.commands import require_local
+from stoker.rundir.events import Changed, Note
+from stoker.rundir.resume_point import checkpoints_lost, last_saved_step
+from stoker.rundir.state import RunState
 from stoker.spec import contract
 from stoker.spec.change import Changes, difference
 from stoker.spec.code import check_code, is_code
 from stoker.spec.derive import Derived, derive
 from stoker.spec.errors import UserError
-from stoker.spec.regular import MOST_TEXT, read_regular
+from stoker.spec.files import MAX_TEXT_BYTES, read_regular
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 from stoker.storage.mirror import pull, run_dir
 from stoker.storage.store import StoreError
@@ -34,7 +37,7 @@ VOCAB_ROUNDING = 128  # a vocabulary may be padded up to a multiple of this, for
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """A run that is ready to be started, or is done."""
+    """A run that is ready to start, or is done."""
 
     run: RunDir
     spec: AnySpec
@@ -44,18 +47,18 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenedTraining(Opened):
-    """One that trains a model of ours."""
+    """A run that trains a model, not a script."""
 
     spec: RunSpec
     tokens: AnySet
     derived: Derived
 
 
-def begin(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Opened:
-    """Create the run, its data prepared, or open the one that is there if it is the same."""
+def begin(spec: AnySpec, *, runs: Path, progress: Callable[[PrepareProgress], None] = ignore) -> Opened:
+    """Prepare the data and create the run, or open the existing one if its spec is the same."""
     run = RunDir(runs / spec.name)
-    if spec.on.kind == "local":
-        refuse_elsewhere(run)  # what it has trained is on a volume, and it would start from step 0 here
+    if spec.on.is_here:
+        require_local(run)  # the checkpoints of a cluster's run are on its volume: here it would start from step 0
     pull(run, resume=None if isinstance(spec, ScriptSpec) else spec.checkpoint.resume)
     _refuse_another_kind(run, spec)
     opened = (
@@ -63,13 +66,13 @@ def begin(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = i
         if isinstance(spec, ScriptSpec)
         else begin_training(spec, runs=runs, progress=progress)
     )
-    consent.record(run, opened.spec)  # who may not launch what it names has been refused before
+    consent.record(run, opened.spec)  # a launch without consent was refused before
     return opened
 
 
 def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
     run = RunDir(runs / spec.name)
-    if spec.on.kind == "local" or spec.on.registry:  # else the image has it
+    if spec.on.copies_code:  # else the image has it
         _check_script(Path(spec.script))
     if not run.exists():
         _create(run, spec)
@@ -80,13 +83,15 @@ def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
             raise _another_run(run, changes.refused | changes.data)
         _apply(run, spec, changes.allowed)
         exit = run.exit()
-        done = exit if exit and exit.state == "done" else None
+        done = exit if exit and exit.state == RunState.DONE else None
         if not done:
             run.clear_exit()
         return Opened(run=run, spec=spec, done=done)
 
 
-def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> OpenedTraining:
+def begin_training(
+    spec: RunSpec, *, runs: Path, progress: Callable[[PrepareProgress], None] = ignore
+) -> OpenedTraining:
     run = RunDir(runs / spec.name)
     store = runs.absolute() / contract.PREPARED_DIR
     _refuse_inside_data(run, spec)
@@ -94,7 +99,7 @@ def begin_training(spec: RunSpec, *, runs: Path, progress: Callable[[Progress], 
     if run.exists():
         with run.lock():
             return _existing(run, spec, store, progress)
-    spec, origins = settle(spec, runs=runs)
+    spec, origins = resolve(spec, runs=runs)
     tokens = set_of(spec.data, store, pairs=_pairs(spec), progress=progress)
     _check_kind(spec, tokens)
     check_tokenizer(origins, tokens.tokenizer)
@@ -114,9 +119,9 @@ def free_name(spec: AnySpec, runs: Path) -> AnySpec:
     return spec.model_copy(update={"name": name})
 
 
-def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progress], None]) -> OpenedTraining:
+def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[PrepareProgress], None]) -> OpenedTraining:
     old = run.spec()
-    spec = as_begun(spec, old)
+    spec = resolved_before(spec, old)
     changes = difference(old, spec)
     if changes.refused:
         raise _another_run(run, changes.refused)
@@ -135,7 +140,7 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
     _check_end(spec, tokens)
     opened = _opened(run, spec, tokens, done=_done(run, spec, tokens, changes.allowed))
-    if not opened.done and spec.on.kind == "local":  # elsewhere the checkpoints are not here
+    if not opened.done and spec.on.is_here:  # otherwise the checkpoints are on another machine
         _refuse_loss(run, spec)
     _apply(run, spec, changes.allowed)
     if run.data().shards != str(tokens.path.absolute()):  # begun on another machine, or moved since
@@ -144,27 +149,27 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Progr
         run.clear_exit()
     if kept and not opened.done and not any(map(is_code, spec.data.paths)):
         why = f"{gone} is gone" if gone == ", ".join(spec.data.paths) else gone
-        run.add_event("note", text=f"{why}: the run goes on with the tokens made of it, in {kept.path}")
+        run.add_event(Note(text=f"{why}: the run resumes with the tokens made of it, in {kept.path}"))
     return opened
 
 
 def _refuse_loss(run: RunDir, spec: RunSpec) -> None:
-    """Before exit.json is cleared, which may be the only record left. The worker looks for damage."""
+    """Refuse to train from step 0 again when all checkpoints are missing. exit.json may be the only record of them."""
     resume = spec.checkpoint.resume
-    if resume == "auto" and not run.saved() and (step := saved_step(run, resume)):
-        raise lost(run, step, f"there is none in {run.checkpoints} with a manifest", resume)
+    if resume == "auto" and not run.saved() and (step := last_saved_step(run, resume)):
+        raise checkpoints_lost(run, step, f"{run.checkpoints} has none with a manifest", resume)
 
 
 def _apply(run: RunDir, spec: AnySpec, changes: Changes) -> None:
     if changes:
         run.write_spec(spec)
-        run.add_event("changed", changes={key: list(values) for key, values in changes.items()})
+        run.add_event(Changed(changes={key: list(values) for key, values in changes.items()}))
 
 
 def _kept(run: RunDir, spec: RunSpec) -> AnySet | None:
-    """The token set that the run began with, when its text cannot be looked at: gone, or of a function asked once."""
-    words = spec.data.paths
-    if any(is_remote(word) or is_there(word) for word in words) and not any(map(is_code, words)):
+    """The token set of the run's start, if its text cannot be read again: deleted, or from a function."""
+    paths = spec.data.paths
+    if any(is_remote(path) or exists(path) for path in paths) and not any(map(is_code, paths)):
         return None
     return _began_with(run)
 
@@ -179,24 +184,24 @@ def _began_with(run: RunDir) -> AnySet | None:
 
 
 def _check_own_code(spec: RunSpec) -> None:
-    """What the workers will import; of the data, what is asked for texts is imported when it is asked."""
+    """Check the code that the workers import. A function that yields texts is imported when the data is prepared."""
     if is_code(spec.model.family):
         check_code(spec.model.family, "model.family")
-    for word in spec.callbacks:
-        check_code(word, "callbacks")
+    for callback in spec.callbacks:
+        check_code(callback, "callbacks")
 
 
 def _refuse_another_kind(run: RunDir, spec: AnySpec) -> None:
     if run.exists() and type(old := run.any_spec()) is not type(spec):
-        words = [f"script {one.script}" if isinstance(one, ScriptSpec) else "a model" for one in (old, spec)]
-        raise _another_run(run, {"what it runs": (words[0], words[1])})
+        kinds = [f"script {each.script}" if isinstance(each, ScriptSpec) else "a model" for each in (old, spec)]
+        raise _another_run(run, {"what it runs": (kinds[0], kinds[1])})
 
 
 def _check_script(script: Path) -> None:
-    """What can be known without running it."""
+    """Check what can be checked without running it."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # of its own style, and for its author
-            compile(read_regular(script, most=MOST_TEXT), str(script), "exec")
+        with warnings.catch_warnings(action="ignore"):  # about the script's style
+            compile(read_regular(script, max_bytes=MAX_TEXT_BYTES), str(script), "exec")
     except OSError as e:
         raise UserError(f"script {script} cannot be read: {e.strerror}", remedy="Check the path") from e
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # the last two: nested too deeply
@@ -208,25 +213,25 @@ def _check_script(script: Path) -> None:
 
 
 def _refuse_inside_data(run: RunDir, spec: RunSpec) -> None:
-    """What a run writes must not become its data: it could never go on."""
+    """The run's own files must not become its data: it could never resume."""
     if is_prepared(spec.data):
         return
     written = (
         *(run.path / name for name in (contract.SPEC_FILE, contract.DATA_FILE, contract.METRICS_FILE)),
         *(run.log(0), run.ledger / "attempt-0001-rank-0000.jsonl", run.checkpoint(1) / contract.MANIFEST_FILE),
     )
-    for word in spec.data.paths:
-        if not is_remote(word) and any(covers(word, file) for file in written):
+    for path in spec.data.paths:
+        if not is_remote(path) and any(covers(path, file) for file in written):
             raise UserError(
-                f"the run's folder {run.path} lies inside its data {word}, and what it writes would become data",
-                remedy="Keep runs elsewhere with --runs DIR, or name the text more narrowly in data.path",
+                f"the run's folder {run.path} is inside its data {path}, so its own files would become data",
+                remedy="Keep runs in another folder with --runs DIR, or name the text more narrowly in data.path",
             )
 
 
 def _done(run: RunDir, spec: RunSpec, tokens: AnySet, changed: Changes) -> Exit | None:
-    """A run that is done stays done until its end is put further off, or it is sent back to an earlier step."""
+    """A run that is done stays done until `until` is raised, or it is resumed from an earlier step."""
     exit = run.exit()
-    if exit is None or exit.state != "done" or "checkpoint.resume" in changed:
+    if exit is None or exit.state != RunState.DONE or "checkpoint.resume" in changed:
         return None
     if not any(key.startswith("until.") for key in changed):
         return exit
@@ -241,7 +246,7 @@ def _opened(run: RunDir, spec: RunSpec, tokens: AnySet, *, done: Exit | None) ->
 
 def _derived(run: RunDir, spec: RunSpec, tokens: AnySet) -> Derived:
     saved = run.saved()
-    state = saved[-1].manifest.state if saved else State()
+    state = saved[-1].manifest.state if saved else TrainingState()
     return derive(
         spec,
         samples=tokens.train.samples(spec.batch.length),
@@ -254,25 +259,27 @@ def _derived(run: RunDir, spec: RunSpec, tokens: AnySet) -> Derived:
 def _another_run(run: RunDir, changes: Changes) -> UserError:
     shown = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changes.items())
     return UserError(
-        f"run '{run.name}' in {run.path} was begun with something else ({shown})",
-        remedy="Set it back to go on with that run, or start another with --new",
+        f"run '{run.name}' in {run.path} was started with another spec ({shown})",
+        remedy="Undo the change to resume that run, or start another with --new",
     )
 
 
-def _create(run: RunDir, spec: AnySpec, tokens: AnySet | None = None, origins: dict[str, Origin] | None = None) -> None:
+def _create(
+    run: RunDir, spec: AnySpec, tokens: AnySet | None = None, origins: dict[str, SourceModel] | None = None
+) -> None:
     try:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise UserError(f"cannot make {run.path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
+        raise UserError(
+            f"cannot create {run.path}: {e.strerror}", remedy="Choose another folder with --runs DIR"
+        ) from e
     with run.lock():
         if run.exists():
-            raise UserError(
-                f"run '{run.name}' was begun by another command just now", remedy="Start another with --new"
-            )
+            raise UserError(f"run '{run.name}' was just started by another command", remedy="Start another with --new")
         if tokens is not None:
             _copy_tokenizer(tokens, run)
         if origins:
-            run.write_origins(hold(run, origins))
+            run.write_origins(keep_checkpoints(run, origins))
         run.create(spec, _ref(tokens) if tokens else None)
 
 
@@ -282,17 +289,17 @@ def _copy_tokenizer(tokens: AnySet, run: RunDir) -> None:
 
 
 def _pairs(spec: RunSpec) -> Pairs | None:
-    """What a masked model is trained on."""
+    """Settings of the sentence pairs for a masked model."""
     return Pairs(length=spec.batch.length, vocab=spec.model.vocab) if spec.model.masked else None
 
 
 def _check_kind(spec: RunSpec, tokens: AnySet) -> None:
     if spec.model.masked == isinstance(tokens, PairSet):
         return
-    held, needed = ("sentence pairs", "tokens") if isinstance(tokens, PairSet) else ("tokens", "sentence pairs")
+    kind, needed_kind = ("sentence pairs", "tokens") if isinstance(tokens, PairSet) else ("tokens", "sentence pairs")
     raise UserError(
-        f"{tokens.path} holds {held}, and model.family {spec.model.family} is trained on {needed}",
-        remedy="Name the text itself in data.path, or take a model of the other kind",
+        f"{tokens.path} holds {kind}, and model.family {spec.model.family} is trained on {needed_kind}",
+        remedy="Name the text itself in data.path, or use a model of the other kind",
     )
 
 
@@ -301,13 +308,13 @@ def _ref(tokens: AnySet) -> DataRef:
 
 
 def _fill(spec: RunSpec, tokens: AnySet) -> RunSpec:
-    """The model's vocabulary: the tokenizer's, unless the spec says a little more."""
+    """Set the model's vocabulary: that of the tokenizer, unless the spec names a slightly larger one."""
     most = _most(tokens)
     vocab = spec.model.vocab or tokens.vocab
     if not tokens.vocab <= vocab <= most:
         raise UserError(
             f"model.vocab is {vocab}, but the tokenizer has {tokens.vocab} tokens",
-            remedy=f"Leave model.vocab out (null, where a preset names it), or set it from {tokens.vocab} to {most}",
+            remedy=f"Leave model.vocab out (null, if a preset sets it), or set it from {tokens.vocab} to {most}",
         )
     return spec.model_copy(update={"model": spec.model.model_copy(update={"vocab": vocab})})
 
@@ -317,13 +324,13 @@ def _most(tokens: AnySet) -> int:
 
 
 def _check_vocab(run: RunDir, begun: RunSpec, tokens: AnySet) -> None:
-    """It was filled in when the run began, and the workers read it again: it may have been edited since."""
+    """Check the vocabulary in spec.yaml, which the workers read: it may have been edited."""
     vocab = begun.model.vocab
     if vocab is None or not tokens.vocab <= vocab <= _most(tokens):
         raise UserError(
             f"{run.path / contract.SPEC_FILE} has been changed: model.vocab is {vocab}, but the tokenizer has "
             f"{tokens.vocab} tokens",
-            remedy=f"Set it back to {tokens.vocab}, or as it was",
+            remedy=f"Set it back to {tokens.vocab}, or to the value before",
         )
 
 

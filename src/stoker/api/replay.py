@@ -1,6 +1,6 @@
-"""A step once more: its loss, computed anew by training a copy of the run from the nearest checkpoint before it.
+"""Replays a step: computes its loss again by training a copy of the run from the nearest checkpoint before it.
 
-The copy goes the way that the run went: attempt after attempt, each with its own number of workers and its own choices.
+The copy repeats the run's attempts one after the other, each with the number of workers and the settings that it had.
 """
 
 import shutil
@@ -11,44 +11,49 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.api.borrow import borrow
-from stoker.api.running import ending, follow, plan, start
-from stoker.launch.backend import Running
-from stoker.observe.batch import Stretch, line, reached, token_set
-from stoker.observe.tail import Tail
+from stoker.api.checkpoint_link import link_checkpoint
+from stoker.api.launch import follow
+from stoker.api.source_models import teacher_shape
+from stoker.backends import backend_for
+from stoker.backends.backend import Running
+from stoker.observe.step_batch import Stretch, stretch_of, stretches_of, token_set
 from stoker.rundir import DataRef, Exit, Record, RunDir, Saved, consent
-from stoker.rundir.records import is_metrics
+from stoker.rundir.events import Started
+from stoker.rundir.records import Tail, parse_metrics
+from stoker.rundir.state import RunState
+from stoker.rundir.view import how_it_ended
 from stoker.spec import contract
 from stoker.spec.errors import RunFailed, UserError
-from stoker.spec.run import Checkpoint, Evaluate, Log, RunSpec, Until
+from stoker.spec.run import Checkpoint, Evaluation, Log, RunSpec, Until
 
 NEVER = 10**12  # steps
-KEPT = ("horizon", "warmup", "decay", "micro", "precision", "compile")  # of a `started` event: what a loss depends on
+LOSS_SETTINGS = ("horizon", "warmup", "decay", "micro", "precision", "compile")  # fields of a `started` event
 
-Look = Callable[[list[Record]], bool]  # is given new metrics now and then, and says whether to stop
+Look = Callable[[list[Record]], bool]
+"""Receives new metrics repeatedly; returns whether to stop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leg:
-    """Steps that are trained in one go, up to `stop`."""
+    """Steps that are trained without a restart, up to `stop`."""
 
     stop: int
     workers: int
     epochs: int | None
-    """Set where the last step is short: the run ended there, having gone so often through its data."""
-    choices: Record
-    """How the run was laid out then, as its `started` event has it."""
+    """Set if the last step is smaller than a batch: the run ended there, after this number of epochs."""
+    settings: Record
+    """The fields of the attempt's `started` event."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
     step: int
     start: int
-    """Trained from the checkpoint of this step; 0 is the beginning."""
+    """Step of the checkpoint that training started from; 0 if there was none."""
     workers: int
     loss: float | None
     recorded: float | None
-    """The loss in metrics.jsonl; of either, None is one that is not finite."""
+    """The loss in metrics.jsonl. None stands for a loss that is not finite, here and in `loss`."""
     logged: bool
     """metrics.jsonl has the step."""
     seconds: float
@@ -57,18 +62,18 @@ class Replayed:
 
     @property
     def equal(self) -> bool | None:
-        """Bit for bit; None when there is nothing to compare with."""
+        """Bit for bit; None if metrics.jsonl does not have the step."""
         return self.loss == self.recorded if self.logged else None
 
     @property
     def difference(self) -> float | None:
-        """Of two numbers."""
+        """None if either loss is not finite."""
         return None if self.loss is None or self.recorded is None else abs(self.loss - self.recorded)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scratch:
-    """A copy of a run, in a temporary folder, that stands at the nearest checkpoint before a step."""
+    """A copy of a run in a temporary folder, with the nearest checkpoint before a step."""
 
     run: RunDir
     copy: RunDir
@@ -77,7 +82,7 @@ class Scratch:
     legs: list[Leg]
 
     def train(self, look: Look) -> Replayed | None:
-        """Up to the step; None when `look` has stopped it."""
+        """Train up to the step. None if `look` stopped it."""
         began = time.monotonic()
         metrics = Tail(self.copy.path / contract.METRICS_FILE)
         device = ""
@@ -85,73 +90,76 @@ class Scratch:
             spec = _spec(self.run.spec(), leg)
             self.copy.write_spec(spec)
             self.copy.clear_exit()
-            submission = plan(spec, self.copy)
+            backend = backend_for(spec.on)
+            submission = backend.plan(spec, backend.discover(), self.copy.path, teacher=teacher_shape(spec, self.copy))
             device = submission.device
-            end = self._follow(start(submission), look, metrics)
+            end = self._follow(backend.submit(submission, detached=False), look, metrics)
             if end is None:
                 return None
-            if end.state != "done" and self._again() is None:
+            if end.state != RunState.DONE and self._replayed_record() is None:
                 raise _failure(self.step, end)
         return self._result(device, seconds=time.monotonic() - began)
 
     def _follow(self, running: Running, look: Look, metrics: Tail) -> Exit | None:
         stopped = False
 
-        def see() -> None:
+        def check() -> None:
             nonlocal stopped
-            if look(list(metrics.records(is_metrics))):
+            if look(list(metrics.records(parse_metrics))):
                 stopped = True
-                running.stop()  # at each look: asked twice it ends without saving what nobody needs
+                running.stop()  # repeatedly: the second time it ends without saving, as the copy is deleted anyway
 
-        code = follow(running, see)
-        return None if stopped else ending(self.copy, code)
+        code = follow(running, check)
+        return None if stopped else how_it_ended(self.copy, code)
 
-    def _again(self) -> Record | None:
+    def _replayed_record(self) -> Record | None:
         return next((record for record in self.copy.metrics() if record["step"] == self.step), None)
 
     def _result(self, device: str, *, seconds: float) -> Replayed:
-        again = self._again()
-        assert again is not None
-        before: Record = next((record for record in self.run.metrics() if record["step"] == self.step), {})
-        now = next(event for event in reversed(self.copy.events()) if event["kind"] == "started")
+        replayed = self._replayed_record()
+        assert replayed is not None
+        recorded: Record = next((record for record in self.run.metrics() if record["step"] == self.step), {})
+        now = next(event for event in reversed(self.copy.events()) if isinstance(event, Started))
         return Replayed(
             step=self.step,
             start=self.start,
             workers=self.legs[-1].workers,
-            loss=again["loss"],
-            recorded=before.get("loss"),
-            logged="loss" in before,
+            loss=replayed["loss"],
+            recorded=recorded.get("loss"),
+            logged="loss" in recorded,
             seconds=seconds,
-            reasons=_reasons(self.legs[-1].choices, now, device, deterministic=self.run.spec().deterministic),
+            reasons=_reasons(self.legs[-1].settings, now.fields(), device, deterministic=self.run.spec().deterministic),
         )
 
 
 @contextmanager
 def scratch(run: RunDir, step: int) -> Iterator[Scratch]:
-    """Nothing of the run is touched, and nothing is left behind."""
+    """Changes nothing in the run. The copy is deleted afterwards."""
     spec = run.spec()
     consent.require(run, consent.training_code(spec))
-    stretches = line(run)
-    reached(run, stretches, step)
+    stretches = stretches_of(run)
+    stretch_of(run, stretches, step)
     tokens = token_set(run)
     samples = tokens.train.samples(spec.batch.length)
     with tempfile.TemporaryDirectory(prefix="stoker-replay-", ignore_cleanup_errors=True) as folder:
         copy = RunDir(Path(folder) / run.name)
         copy.create(spec, DataRef(shards=str(tokens.path), key=tokens.key))
         copy.write_origins(run.origins())
-        (copy.path / contract.HELD_DIR).symlink_to(run.path / contract.HELD_DIR)
+        (copy.path / contract.ORIGINS_DIR).symlink_to(run.path / contract.ORIGINS_DIR)
         if tokens.tokenizer.is_dir():  # HDF5 files may come without one
             shutil.copytree(tokens.tokenizer, copy.tokenizer)
-        saved = _borrow(run, copy, step)
+        saved = _link_newest(run, copy, step)
         start = saved.step if saved else 0
-        yield Scratch(run=run, copy=copy, step=step, start=start, legs=legs(run, stretches, start, step, samples))
+        yield Scratch(
+            run=run, copy=copy, step=step, start=start, legs=legs_between(run, stretches, start, step, samples)
+        )
 
 
-def legs(run: RunDir, stretches: list[Stretch], start: int, step: int, samples: int) -> list[Leg]:
-    """From one step to another, the way that the run went. Attempts alike are one leg: a resume changes no bit."""
+def legs_between(run: RunDir, stretches: list[Stretch], start: int, step: int, samples: int) -> list[Leg]:
+    """From one step to another, as the run was trained. Attempts with equal settings are one leg: a resume is exact."""
     sequences = run.spec().batch.sequences
-    started = {event.get("attempt"): event for event in run.events() if event["kind"] == "started"}
-    found: list[Leg] = []
+    started = {event.attempt: event.fields() for event in run.events() if isinstance(event, Started)}
+    legs: list[Leg] = []
     for stretch in stretches:
         if stretch.stop <= start or stretch.start >= step:
             continue
@@ -167,33 +175,33 @@ def legs(run: RunDir, stretches: list[Stretch], start: int, step: int, samples: 
             stop=stop,
             workers=stretch.ledger.world,
             epochs=drawn // samples if short else None,
-            choices=started.get(stretch.ledger.attempt, {}),
+            settings=started.get(stretch.ledger.attempt, {}),
         )
-        if found and found[-1].epochs is None and _alike(found[-1], leg):
-            found.pop()
-        found.append(leg)
-    return found
+        if legs and legs[-1].epochs is None and _alike(legs[-1], leg):
+            legs.pop()
+        legs.append(leg)
+    return legs
 
 
-def _alike(one: Leg, other: Leg) -> bool:
-    same = all(one.choices.get(key) == other.choices.get(key) for key in KEPT)
-    return same and one.workers == other.workers
+def _alike(leg: Leg, other: Leg) -> bool:
+    same = all(leg.settings.get(key) == other.settings.get(key) for key in LOSS_SETTINGS)
+    return same and leg.workers == other.workers
 
 
 def _spec(spec: RunSpec, leg: Leg) -> RunSpec:
-    """What decides a loss stays as it was then; what only watches, saves or ends is cut down."""
-    kept = {key: leg.choices[key] for key in KEPT if key in leg.choices}
-    layout: Record = {key: kept[key] for key in ("horizon", "warmup", "decay") if key in kept}
-    if not layout.get("horizon"):  # a run that only a time ends has none
-        layout.pop("horizon", None)
+    """Settings that affect the loss are unchanged; evaluation, checkpoints, logs and callbacks are turned off."""
+    kept = {key: leg.settings[key] for key in LOSS_SETTINGS if leg.settings.get(key) is not None}
+    schedule: Record = {key: kept[key] for key in ("horizon", "warmup", "decay") if key in kept}
+    if not schedule.get("horizon"):  # a run that only `until.time` ends has none
+        schedule.pop("horizon", None)
     return spec.model_copy(
         update={
             "until": Until(steps=leg.stop, epochs=leg.epochs),
-            "optim": spec.optim.model_copy(update=layout),
+            "optim": spec.optim.model_copy(update=schedule),
             "batch": spec.batch.model_copy(update={"micro": kept.get("micro", spec.batch.micro)}),
             "precision": kept.get("precision", spec.precision),
             "compile": kept.get("compile", spec.compile),
-            "eval": Evaluate(every=0, sequences=1),
+            "eval": Evaluation(every=0, sequences=1),
             "checkpoint": Checkpoint(every=NEVER, best=False),
             "log": Log(every=1, tensorboard=False),
             "on": spec.on.model_copy(update={"workers": leg.workers}),
@@ -202,31 +210,34 @@ def _spec(spec: RunSpec, leg: Leg) -> RunSpec:
     )
 
 
-def _borrow(run: RunDir, copy: RunDir, step: int) -> Saved | None:
-    """The newest good checkpoint before a step. The run may delete one while it is being taken: then another."""
-    refused: set[int] = set()
-    while there := [saved for saved in run.saved() if saved.step < step and saved.step not in refused]:
-        saved = there[-1]
+def _link_newest(run: RunDir, copy: RunDir, step: int) -> Saved | None:
+    """The newest good checkpoint before a step. If the run deletes it meanwhile, the checkpoint before it."""
+    unusable: set[int] = set()
+    while candidates := [saved for saved in run.saved() if saved.step < step and saved.step not in unusable]:
+        saved = candidates[-1]
         run.fetch(saved)
-        if borrow(saved, copy.checkpoint(saved.step)):
+        if link_checkpoint(saved, copy.checkpoint(saved.step)):
             return saved
-        refused.add(saved.step)
+        unusable.add(saved.step)
     return None
 
 
 def _failure(step: int, end: Exit) -> UserError | RunFailed:
     if end.code == contract.EXIT_USER:
         return UserError(f"step {step} cannot be trained again: {end.reason}", remedy=end.remedy)
-    return RunFailed(f"training up to step {step} again failed: {end.reason}", remedy="See its text with --no-loss")
+    return RunFailed(
+        f"training up to step {step} again failed: {end.reason}", remedy="Show the step's text alone with --no-loss"
+    )
 
 
 def _reasons(then: Record, now: Record, device: str, *, deterministic: bool) -> list[str]:
-    found = []
-    for key, what in (("chip", "on"), ("torch", "with torch"), ("compile", "with compile:")):
+    """Why the loss may differ: `then` and `now` are fields of `started` events."""
+    reasons = []
+    for key, preposition in (("chip", "on"), ("torch", "with torch"), ("compile", "with compile:")):
         if key in then and then[key] != now.get(key):
-            found.append(f"it was trained {what} {then[key]}, and now {what} {now.get(key)}")
+            reasons.append(f"it was trained {preposition} {then[key]}, and now {preposition} {now.get(key)}")
     if device == "cuda" and not deterministic:
-        found.append("without deterministic: true a GPU does not give the same bits each time")
+        reasons.append("without deterministic: true a GPU does not give the same bits each time")
     if now["precision"] != "fp32":
-        found.append(f"{now['precision']} is only exact on the same machine and the same torch")
-    return found
+        reasons.append(f"{now['precision']} is only exact on the same machine and the same torch")
+    return reasons

@@ -1,48 +1,42 @@
-"""A run in Python: submit one or open one, watch it, wait for it, stop it.
+"""A run in Python: submit or open one, watch it, wait for it, stop it.
 
-Nothing here handles signals or keeps threads, so it works in a notebook, beside other threads and after a fork.
+Nothing here handles signals or starts threads, so it works in a notebook, beside other threads and after a fork.
 """
 
 import importlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from stoker.api.opening import begin
-from stoker.api.origins import as_asked
-from stoker.api.running import POLL, await_start, ending, plan, start
-from stoker.data.prepare import Progress, ignore
-from stoker.launch.backend import Running
-from stoker.launch.local import Local
-from stoker.observe.logs import LogView
-from stoker.observe.runs import RunView, find, view_anywhere
+from stoker.api.launch import NullListener, await_start, launch, plan
+from stoker.backends import backend_of
+from stoker.backends.backend import Backend, Running, Scaled
+from stoker.data.prepare import PrepareProgress, ignore
+from stoker.observe.runs import find
 from stoker.rundir import Exit, Record, RunDir, consent
+from stoker.rundir.commands import command_name, default_runs
+from stoker.rundir.view import RunView, how_it_ended
+from stoker.spec import contract
 from stoker.spec import load as loading
-from stoker.spec.on import cluster_name
+from stoker.spec.errors import UserError
 from stoker.spec.run import AnySpec
 from stoker.storage.mirror import place, run_dir
 
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no l, o, 0, 1: names are read aloud and typed
-LONGEST = 95  # characters of a name that a suffix is put to: a run's name has 100 at most
-KILLED = -9
-ELSEWHERE = {"kubernetes": "stoker.api.cluster"}
-"""What handles runs that do not live here; heavy, so by name."""
-SCALING = "stoker.launch.scaling"
-"""What gives them other nodes."""
-RECORDS = {"kubernetes": "stoker.observe.cluster_records"}
-"""What reads what they have written down."""
+POLL_S = 0.2
 
 
 class Run:
-    """A run, wherever it stands: everything is read anew from its directory at each call."""
+    """A run, wherever it executes. Each call reads its current state."""
 
     def __init__(self, directory: RunDir, running: Running | None = None) -> None:
         self._directory = directory
         self._running = running
-        """Set where this process started it: only a parent learns how a supervisor that had no time to say so ended."""
+        """Set if this process started it: only a parent process sees the exit code of a supervisor that was killed."""
         self._parent = os.getpid()
 
     @property
@@ -56,78 +50,67 @@ class Run:
 
     @property
     def spec(self) -> AnySpec:
-        """What it was asked to do, every value filled in."""
+        """The spec of the run, with every default filled in."""
         return self._directory.any_spec()
 
     def view(self) -> RunView:
         """State, step, loss, speed, time left: what `stoker status` shows."""
-        return view_anywhere(self._directory)
+        return self._backend.view(self._directory)
 
     def wait(self, timeout: float | None = None) -> Exit:
-        """How it ended, once nobody trains it any more. Raises TimeoutError after `timeout` seconds.
+        """Wait until nothing trains it any more; returns how it ended. Raises TimeoutError after `timeout` seconds.
 
-        A run that failed is no exception here: look at `state`, which is done, paused or failed, and at `reason`.
+        A failed run raises nothing: check `state`, which is done, paused or failed, and `reason`.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        place = self._directory.place_ref()
-        if place:
-            left: Exit = _elsewhere(place.kind).wait(self._directory, seconds=timeout)
-            return left
-        while (code := self._code()) is None:
-            if end is not None and time.monotonic() > end:
-                raise TimeoutError(f"run '{self.name}' has not ended in {timeout} s")
-            time.sleep(POLL)
-        return ending(self._directory, code)
+        if self._running is not None and self._parent == os.getpid():  # a forked child cannot wait for its sibling
+            code = self._poll(self._running, timeout)
+            if code != 0:  # 0 is also reported for a child that another part of this process has waited for
+                return how_it_ended(self._directory, code)
+        return self._backend.wait(self._directory, timeout_s=timeout)
 
     def metrics(self) -> Any:
-        """One record a logged step: a pandas DataFrame where pandas is installed, else a list of dicts."""
-        place = self._directory.place_ref()
-        return _frame(_records(place.kind).metrics(self._directory) if place else self._directory.metrics())
+        """One record per logged step: a pandas DataFrame where pandas is installed, else a list of dicts."""
+        return _frame(self._backend.metrics(self._directory))
 
     def events(self) -> list[Record]:
         """What happened to it: started, resumed, checkpoint, failed, finished …, each with its time."""
-        place = self._directory.place_ref()
-        found: list[Record] = _records(place.kind).events(self._directory) if place else self._directory.events()
-        return found
+        return [event.record() for event in self._backend.events(self._directory, follow=False)]
 
     def logs(self, rank: int | None = 0, tail: int | None = None) -> Iterator[str]:
         """Lines that a worker has printed; those of all workers, each with its rank, when `rank` is None."""
-        place = self._directory.place_ref()
-        if place:
-            lines: Iterator[str] = _records(place.kind).logs(self._directory, rank=rank, tail=tail)
-            return lines
-        return LogView(self._directory, rank=rank, tail=tail).lines()
+        lines = self._backend.logs(self._directory, rank=rank, tail=tail, since=None, follow=False, pause=lambda: False)
+        first = list(islice(lines, 1))  # errors are raised here, and not when the caller iterates
+        return (f"[{line.rank}] {line.line}" if rank is None else line.line for line in chain(first, lines))
 
     def stop(self) -> bool:
-        """Ask it to save and end; `wait()` tells when it has. False when it does not run."""
-        place = self._directory.place_ref()
-        return bool(_elsewhere(place.kind).stop(self._directory)) if place else Local().stop(self._directory)
+        """Ask it to save and stop; `wait()` returns when it has. False if it is not running."""
+        return self._backend.stop(self._directory)
 
     def scale(
         self,
         nodes: int | str,
         *,
-        say: Callable[[str], None] = lambda _: None,
+        message: Callable[[str], None] = lambda _: None,
         committed: Callable[[], None] = lambda: None,
-    ) -> Any:
-        """More nodes or fewer while it runs in a cluster: 3, or "1..4". Tells `was`, `nodes`, `how` and `warnings`.
+    ) -> Scaled:
+        """Change the number of nodes of a run in a cluster while it runs: 3, or "1..4".
 
-        `say` is given the warnings before anything changes; then `committed` is called, and from there it must not be
-        cut off. Raises UserError when it does not run there, or cannot have so many: then nothing has changed.
+        `message` receives warnings before anything changes; then `committed` is called, and after that this must not be
+        interrupted. Raises UserError, and changes nothing, if the run is not running or cannot have that many nodes.
         """
-        scaling = importlib.import_module(SCALING)
-        return scaling.scale(self._directory, str(nodes), anew=_anew, say=say, committed=committed)
+        return self._backend.scale(self._directory, str(nodes), message=message, committed=committed)
 
-    def _code(self) -> int | None:
-        """The exit code once it has ended; a run whose supervisor was killed has no word of its own."""
-        if self._running is not None and self._parent == os.getpid():  # a forked child cannot wait for its sibling
-            code = self._running.poll()
-            if code != 0:  # 0 is also told of a child that somebody else in this process has waited for
-                return code
-        elif self._directory.holder() is not None:
-            return None
-        exit = self._directory.exit()
-        return exit.code if exit else KILLED
+    @property
+    def _backend(self) -> Backend:
+        return backend_of(self._directory)
+
+    def _poll(self, running: Running, timeout: float | None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := running.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise TimeoutError(f"run '{self.name}' has not ended in {timeout} s")
+            time.sleep(POLL_S)
+        return code
 
     def __repr__(self) -> str:
         now = self.view()
@@ -136,37 +119,61 @@ class Run:
 
 def submit(
     spec: AnySpec | Path | str,
-    *words: str,
-    runs: Path | str = "runs",
-    progress: Callable[[Progress], None] = ignore,
+    *overrides: str,
+    runs: Path | str | None = None,
+    progress: Callable[[PrepareProgress], None] = ignore,
 ) -> Run:
-    """Start a new run in the background: `spec` is one, or a run file; `key=value` words overrule it.
+    """Start a new run in the background. `spec` is a spec or a run file; `overrides` are key=value.
 
-    It prepares the data first, and tells `progress` how far that is. The run has a name of its own, NAME-xxxx, and
-    outlives this process. Raises UserError when something is wrong with what was asked for; then nothing was started.
+    It prepares the data first, and reports that to `progress`. The run gets a unique name, NAME-xxxx, and outlives
+    this process. Raises UserError, and starts nothing, if something is wrong with the spec.
     """
-    folder = place(runs)
-    return go_on(unique_name(_loaded(spec, *words).launchable, folder), runs=folder, progress=progress)
+    folder = place(runs or default_runs())
+    return launch_run(unique_name(read_spec(spec, overrides).launchable, folder), runs=folder, progress=progress)
 
 
-def load(spec: AnySpec | Path | str, *words: str) -> AnySpec:
-    """The spec that a run file, or another spec, and `key=value` words describe. Raises UserError."""
-    return _loaded(spec, *words).spec
+def load(spec: AnySpec | Path | str, *overrides: str) -> AnySpec:
+    """The spec of a run file, or another spec, with key=value overrides. Raises UserError."""
+    return read_spec(spec, overrides).spec
 
 
-def _loaded(spec: AnySpec | Path | str, *words: str) -> loading.Loaded:
-    if isinstance(spec, AnySpec):
-        return loading.load(spec, words)
+def read_spec(spec: AnySpec | Path | str | None, overrides: Sequence[str]) -> loading.Loaded:
+    """Like `load`, with the origin of each value. The run file of a run may need the user's consent to execute code."""
+    if spec is None or isinstance(spec, AnySpec):
+        return loading.load(spec, overrides)
     file = Path(spec).expanduser()
-    loaded = loading.load(file, words)
+    loaded = loading.load(file, overrides)
     if run := consent.run_of(file):
         consent.require_launch(run, loaded.spec)
     return loaded
 
 
+def copied_spec(run: RunDir, overrides: Sequence[str]) -> AnySpec:
+    """The spec of an existing run with overrides, to start another run like it."""
+    spec = loading.load(run.path / contract.SPEC_FILE, overrides).launchable
+    consent.require_launch(run, spec)
+    return spec
+
+
+def resumed_spec(run: RunDir, overrides: Sequence[str]) -> AnySpec:
+    """The spec of an existing run with overrides, to resume it. Raises UserError if it is running, or is renamed."""
+    spec = copied_spec(run, overrides)
+    name = command_name(run)
+    if any(override.startswith("name=") for override in overrides):
+        raise UserError(
+            f"run '{run.name}' cannot be renamed", remedy=f"Start another like it with: stoker launch {name} --new"
+        )
+    if holder := run.holder():
+        raise UserError(
+            f"run '{run.name}' is running already: process {holder['pid']} on {holder['host']}",
+            remedy=f"Watch it with: stoker logs {name} -f, or stop it first with: stoker stop {name}",
+        )
+    return spec.model_copy(update={"name": run.name})
+
+
 def unique_name(spec: AnySpec, runs: Path) -> AnySpec:
     """The same spec under a name that no run has yet: NAME-xxxx."""
-    kept = cluster_name(spec.name) if spec.on.kind == "kubernetes" else spec.name[:LONGEST]
+    kept = spec.on.run_name(spec.name)
     while True:
         suffix = "".join(secrets.choice(ALPHABET) for _ in range(4))
         name = f"{kept}-{suffix}"
@@ -174,38 +181,26 @@ def unique_name(spec: AnySpec, runs: Path) -> AnySpec:
             return spec.model_copy(update={"name": name})
 
 
-def go_on(spec: AnySpec, *, runs: Path, progress: Callable[[Progress], None] = ignore) -> Run:
-    """Start the run of that name, or go on with it, in the background."""
-    spec = as_asked(spec, runs=runs)
-    directory = RunDir(runs / spec.name)
-    if spec.on.kind in ELSEWHERE:
-        _elsewhere(spec.on.kind).go_on(spec, runs=runs, progress=progress)
-        return Run(directory)
-    submission = plan(spec, directory)
-    opened = begin(spec, runs=runs, progress=progress)
-    if opened.done:
-        return Run(directory)
-    running = start(submission, detached=True)
-    await_start(directory, running)  # from now on all who look see a run that runs, or how it ended
-    return Run(directory, running)
+def launch_run(spec: AnySpec, *, runs: Path, progress: Callable[[PrepareProgress], None] = ignore) -> Run:
+    """Start the run of that name, or resume it, in the background."""
+    launched = launch(plan(spec, runs=runs), listener=_PrepareListener(progress))
+    if launched.running is None:
+        return Run(launched.run)
+    await_start(launched.run, launched.running)  # from now on its state is running, or how it ended
+    return Run(launched.run, launched.running)
 
 
-def open_run(run: str | Path, *, runs: Path | str = "runs") -> Run:
+class _PrepareListener(NullListener):
+    def __init__(self, progress: Callable[[PrepareProgress], None]) -> None:
+        self._progress = progress
+
+    def preparing(self, progress: PrepareProgress) -> None:
+        self._progress(progress)
+
+
+def open_run(run: str | Path, *, runs: Path | str | None = None) -> Run:
     """A run by its folder, or by its name under `runs`. Raises UserError when there is none."""
-    return Run(find(str(run), place(runs)))
-
-
-def _elsewhere(kind: str) -> Any:
-    return importlib.import_module(ELSEWHERE[kind])
-
-
-def _anew(spec: AnySpec, run: RunDir) -> Callable[[], None]:
-    send: Callable[[], None] = _elsewhere(spec.on.kind).anew(spec, run)
-    return send
-
-
-def _records(kind: str) -> Any:
-    return importlib.import_module(RECORDS[kind])
+    return Run(find(str(run), place(runs or default_runs())))
 
 
 def _frame(records: list[Record]) -> Any:

@@ -1,1 +1,1 @@
-"""The command line: each verb parses its words, calls one function and prints. One file a group of verbs."""
+"""The command line: each verb parses its arguments, calls the API and prints. One file per verb."""

@@ -5,14 +5,13 @@ import json
 from dataclasses import asdict
 
 from stoker.cli import output
-from stoker.cli.places import runs_argument
-from stoker.observe.audit import Audit
-from stoker.observe.audit import audit as prove
+from stoker.cli.arguments import runs_argument
+from stoker.observe.audit import audit as check_run
+from stoker.observe.audit_result import AuditResult, MixtureShare
 from stoker.observe.runs import find
-from stoker.observe.shares import Source
 from stoker.spec import contract
 
-SHOWN = 10
+PROBLEMS_SHOWN = 10
 
 
 def audit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,34 +21,39 @@ def audit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def audit(args: argparse.Namespace) -> int:
-    found = prove(find(args.run, args.runs))
-    print(json.dumps(asdict(found) | {"ok": found.ok}) if args.json else _text(found))
-    return contract.EXIT_DONE if found.ok else contract.EXIT_NO
+    result = check_run(find(args.run, args.runs))
+    print(json.dumps(asdict(result) | {"ok": result.ok}) if args.json else _text(result))
+    return contract.EXIT_DONE if result.ok else contract.EXIT_NO
 
 
-def _text(found: Audit) -> str:
+def _text(result: AuditResult) -> str:
+    epochs = "" if result.sources else f", {_epochs(result.epochs)} of the data"
     rows = [
-        ("steps", f"{found.steps:,}, in {found.attempts} attempt{'s' * (found.attempts != 1)}"),
-        ("samples", f"{found.samples:,}" + ("" if found.sources else f", {found.epochs} whole times through the data")),
-        *(("source", _source(source)) for source in found.sources),
-        ("missing", str(found.missing)),
-        ("duplicated", str(found.duplicated)),
-        ("mismatched", str(found.mismatched)),
+        ("steps", f"{result.steps:,}, in {result.attempts} attempt{'s' * (result.attempts != 1)}"),
+        ("samples", f"{result.samples:,}{epochs}"),
+        *(("source", _share(share)) for share in result.sources),
+        ("missing", str(result.missing)),
+        ("duplicated", str(result.duplicated)),
+        ("mismatched", str(result.mismatched)),
         (
             "verdict",
             "proven: no sample was left out or used twice, and each was as the shards hold it"
-            if found.ok
-            else f"not proven: {output.printable(found.problems[0] if found.problems else 'see above')}",
+            if result.ok
+            else f"not proven: {output.printable(result.problems[0] if result.problems else 'see above')}",
         ),
-        *(("not checked", output.printable(text)) for text in found.unchecked),
+        *(("not checked", output.printable(text)) for text in result.unchecked),
     ]
-    more = len(found.problems) - SHOWN
-    rows += [("problem", output.printable(problem)) for problem in found.problems[1:SHOWN]]
+    more = len(result.problems) - PROBLEMS_SHOWN
+    rows += [("problem", output.printable(problem)) for problem in result.problems[1:PROBLEMS_SHOWN]]
     return output.pairs([*rows, ("problem", f"and {more} more")] if more > 0 else rows)
 
 
-def _source(source: Source) -> str:
+def _share(share: MixtureShare) -> str:
     return (
-        f"{output.printable(source.name)}: {source.samples:,} samples for a weight of {source.weight:.4g}, "
-        f"{source.epochs} whole times through it"
+        f"{output.printable(share.name)}: {share.samples:,} samples for a weight of {share.weight:.4g}, "
+        f"{_epochs(share.epochs)} of it"
     )
+
+
+def _epochs(count: int) -> str:
+    return f"{count} complete epoch{'s' * (count != 1)}"

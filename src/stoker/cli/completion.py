@@ -1,15 +1,13 @@
-"""`stoker completion`: a script for the shell that completes verbs, options and the names of runs.
+"""`stoker completion`: a script that completes verbs, options and the names of runs in a shell.
 
-It is made from the verbs' own parsers, so that a new verb or option needs nothing here.
+It is generated from the parsers of the verbs, so a new verb or option needs no change here.
 """
 
 import argparse
-import importlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
-from stoker.cli.main import VERBS
+from stoker.cli.main import VERBS, add_arguments
 from stoker.spec import contract
 
 HOW = """\
@@ -18,7 +16,7 @@ zsh:   stoker completion zsh > ~/.zfunc/_stoker   (with ~/.zfunc in fpath, befor
 fish:  stoker completion fish > ~/.config/fish/completions/stoker.fish
 """
 
-RUNS = {"RUN", "MODEL", "WHERE"}  # names of words that may be a run
+RUNS = {"RUN", "MODEL", "WHERE"}  # arguments that may be the name of a run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,11 +25,11 @@ class Verb:
     help: str
     options: list[argparse.Action]
     takes: str
-    """What its words are: `runs`, `files`, `both`, or the words themselves."""
+    """The kind of its first argument: `runs`, `files`, `both`, or the possible values."""
 
 
 def completion_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=sorted(SHELLS), metavar="bash|zsh|fish", help="the shell that it is for")
+    parser.add_argument("shell", choices=sorted(SHELLS), metavar="bash|zsh|fish", help="your shell")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = HOW
 
@@ -42,23 +40,21 @@ def completion(args: argparse.Namespace) -> int:
 
 
 def _verbs() -> Iterator[Verb]:
-    for name, (module, line) in VERBS.items():
+    for name, (_, line) in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"stoker {name}")
-        with suppress(ModuleNotFoundError):  # its extra is not installed: the verb is known all the same
-            getattr(importlib.import_module(module), f"{name.replace('-', '_')}_arguments")(parser)
-        actions = [one for one in parser._actions if one.help != argparse.SUPPRESS]
-        words = next((action for action in actions if not action.option_strings), None)
-        yield Verb(
-            name=name, help=line, options=[action for action in actions if action.option_strings], takes=_takes(words)
-        )
+        add_arguments(name, parser)
+        actions = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+        argument = next((action for action in actions if not action.option_strings), None)
+        options = [action for action in actions if action.option_strings]
+        yield Verb(name=name, help=line, options=options, takes=_takes(argument))
 
 
-def _takes(words: argparse.Action | None) -> str:
-    if words is None:
+def _takes(argument: argparse.Action | None) -> str:
+    if argument is None:
         return ""
-    if words.choices:
-        return " ".join(map(str, words.choices))
-    names = str(words.metavar).split(" ")[0].split("|")
+    if argument.choices:
+        return " ".join(map(str, argument.choices))
+    names = str(argument.metavar).split(" ")[0].split("|")
     if names == ["RUN"]:
         return "runs"
     return "both" if RUNS.intersection(names) else "files"
@@ -107,7 +103,8 @@ SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 
 BASH = r"""# stoker completion for bash
 _stoker() {
-    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} runs=runs takes= flags= i file
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
+    local runs=${STOKER_RUNS:-runs} takes= flags= i file
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         COMPREPLY=($(compgen -W "@VERBS@" -- "$word"))
@@ -142,7 +139,7 @@ complete -F _stoker stoker
 
 ZSH = r"""#compdef stoker
 _stoker() {
-    local runs=runs takes= i
+    local runs=${STOKER_RUNS:-runs} takes= i
     local -a verbs flags names
     verbs=(
 @VERBS@
@@ -179,6 +176,7 @@ if [[ ${funcstack[1]} == _stoker ]]; then _stoker "$@"; else compdef _stoker sto
 FISH = r"""# stoker completion for fish
 function __stoker_runs
     set -l runs runs
+    test -n "$STOKER_RUNS"; and set runs $STOKER_RUNS
     set -l words (commandline -opc)
     set -l at (contains -i -- --runs $words); and set runs $words[(math $at + 1)]
     for file in $runs/*/spec.yaml

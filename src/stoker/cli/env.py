@@ -1,20 +1,15 @@
-"""`stoker env`: what a worker finds around it."""
+"""`stoker env`: the environment, versions, limits, devices and mounts of a worker."""
 
 import argparse
-import importlib
 import json
 from dataclasses import asdict
-from typing import Any
 
+from stoker.backends import backend_of
+from stoker.backends.local.environment import WorkerEnvironment
 from stoker.cli import output
-from stoker.cli.places import runs_argument
-from stoker.launch.surroundings import Surroundings, surroundings
-from stoker.launch.transfer.frames import Cut
+from stoker.cli.arguments import runs_argument
 from stoker.observe.runs import find
 from stoker.spec import contract
-from stoker.spec.errors import UserError
-
-MOST_ASKED = 16  # pods that are asked for a rank, beginning with the likeliest
 
 
 def env_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,60 +21,32 @@ def env_arguments(parser: argparse.ArgumentParser) -> None:
 
 def env(args: argparse.Namespace) -> int:
     run = find(args.run, args.runs)
-    if ref := run.place_ref():
-        module: Any = importlib.import_module("stoker.launch.remote")  # its HTTP client is heavy
-        found = _in_a_cluster(module.Remote(run, ref), args.rank)
-    else:
-        found = surroundings(run, args.rank)
-    print(json.dumps(asdict(found)) if args.json else _words(found))
+    environment = backend_of(run).environment(run, args.rank)
+    print(json.dumps(asdict(environment)) if args.json else _text(environment))
     return contract.EXIT_DONE
 
 
-def _in_a_cluster(remote: Any, rank: int) -> Surroundings:
-    pods: list[str] = remote.live(10_000)
-    if not pods:
-        name, namespace = remote.ref.run, remote.ref.namespace
-        raise UserError(
-            f"run '{name}' has no running pod in namespace {namespace} of {remote.cluster.who}",
-            remedy=f"See whether its pods are still to come: stoker status {name}; or resume it: stoker launch {name}",
-        )
-    first = min(rank // remote.workers, len(pods) - 1)
-    lost = ""
-    for pod in (pods[first:] + pods[:first])[:MOST_ASKED]:
-        try:
-            lines = "".join(remote.ask_pod(pod, "env", "--rank", str(rank), "--json"))
-        except Cut as e:
-            lost = f" ({e})"
-            continue
-        found: Surroundings = remote.understood(Surroundings, lines)
-        if found.pid is not None:
-            return found
-    raise UserError(
-        f"no worker of run '{remote.ref.run}' has rank {rank} now{lost}", remedy="See its ranks with: stoker status"
-    )
-
-
-def _words(found: Surroundings) -> str:
-    nobody = "" if found.pid else "  (no worker of that rank runs here: this is the machine)"
-    head = [("rank", f"{found.rank}{nobody}"), ("host", found.host)]
-    head += [(name, value) for name, value in (("pod", found.pod), ("node", found.node)) if value]
-    if found.pid:
-        head += [("process", f"{found.pid}  {' '.join(found.command)}")]
-    parts = [output.pairs(head), _part("versions", found.versions), _part("limits", found.limits)]
-    devices = {name: "\n                ".join(some) for name, some in found.devices.items()}
+def _text(worker: WorkerEnvironment) -> str:
+    no_worker = "" if worker.pid else "  (no worker of that rank runs here: this is the machine itself)"
+    head = [("rank", f"{worker.rank}{no_worker}"), ("host", worker.host)]
+    head += [(name, value) for name, value in (("pod", worker.pod), ("node", worker.node)) if value]
+    if worker.pid:
+        head += [("process", f"{worker.pid}  {' '.join(worker.command)}")]
+    parts = [output.pairs(head), _part("versions", worker.versions), _part("limits", worker.limits)]
+    devices = {name: "\n                ".join(lines) for name, lines in worker.devices.items()}
     parts += [_part("devices", devices)]
     rows = [
         (
-            str(one["path"]),
-            str(one["kind"]),
-            str(one["mode"]),
-            output.size(int(one["bytes"])),
-            output.size(int(one["free"])),
+            str(mount["path"]),
+            str(mount["kind"]),
+            str(mount["mode"]),
+            output.size(int(mount["bytes"])),
+            output.size(int(mount["free"])),
         )
-        for one in found.mounts
+        for mount in worker.mounts
     ]
     parts += ["mounts\n" + _indented(output.table(("path", "kind", "mode", "size", "free"), rows))]
-    parts += [_part("environment", found.environment)] if found.environment else []
+    parts += [_part("environment", worker.environment)] if worker.environment else []
     return output.printable("\n\n".join(parts))
 
 

@@ -1,44 +1,25 @@
-"""`stoker export`: a model as a folder that transformers loads, checked against it."""
+"""`stoker export`: write a model as a folder that transformers loads, and check that both compute the same."""
 
 import argparse
 import json
 import shlex
 
 from stoker.cli import output
-from stoker.cli.places import model_place, runs_argument, step_argument, trust_argument
+from stoker.cli.arguments import model_path
+from stoker.inference.atomic_folder import require_free
+from stoker.inference.export import SHARD_BYTES, Exported, default_folder
+from stoker.inference.export import export as write
+from stoker.inference.hub import push, require_hub
+from stoker.models.load import load_model
 from stoker.spec import contract
-from stoker.spec.errors import UserError
-from stoker.spec.units import size
 from stoker.storage.mirror import keep, outgoing
 from stoker.storage.store import is_url
-from stoker.train.export import SHARD_BYTES, Exported, default_folder
-from stoker.train.export import export as write
-from stoker.train.folders import require_free
-from stoker.train.hub import push, require_hub
-from stoker.train.load import load_model
 
-WORDS = {
-    "proven": "proven: transformers computes what Stoker does",
-    "failed": "NOT what Stoker computes",
+VERDICTS = {
+    "proven": "proven: transformers computes the same as Stoker",
+    "failed": "NOT the same as Stoker computes",
     "unproven": "unproven",
 }
-
-
-def export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a run's name or folder, or a checkpoint's folder")
-    runs_argument(parser)
-    step_argument(parser)
-    parser.add_argument(
-        "-o", "--out", metavar="DIR", help="where to put it: a folder, s3://… or gs://… (RUN/export/step-N)"
-    )
-    parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="of the weights (fp32)")
-    parser.add_argument(
-        "--shard-size", type=_size, default=SHARD_BYTES, metavar="SIZE", help="most bytes of tensors in a file (5GB)"
-    )
-    parser.add_argument("--require-proof", action="store_true", help="keep it only if transformers computes the same")
-    trust_argument(parser)
-    parser.add_argument("--push", metavar="REPO", help="upload it to the hub (HF_TOKEN, HF_ENDPOINT)")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def export(args: argparse.Namespace) -> int:
@@ -47,14 +28,14 @@ def export(args: argparse.Namespace) -> int:
     with outgoing(args.out) as out:
         if out:
             require_free(out)
-        loaded = load_model(model_place(args.model, args.runs), step=args.step, device="cpu")
+        loaded = load_model(model_path(args.model, args.runs), step=args.step, device="cpu")
         exported = write(
             loaded,
             (out or default_folder(loaded)).absolute(),
             dtype=args.dtype,
-            shard_bytes=args.shard_size,
+            shard_bytes=args.shard_size or SHARD_BYTES,
             require_proof=args.require_proof,
-            say=(lambda _: None) if args.json else (lambda line: print(f"{line} …", flush=True)),
+            report=(lambda _: None) if args.json else (lambda line: print(f"{line} …", flush=True)),
         )
         failed = exported.verdict == "failed"
         pushed = push(exported.folder, args.push) if args.push and not failed else None
@@ -75,10 +56,10 @@ def _rows(exported: Exported, kept: str, pushed: str | None) -> list[tuple[str, 
     if "greedy" in record:
         rows.append(("greedy", f"{record['greedy']['tokens']} tokens, {_equal(record['greedy']['equal'])}"))
     if "masked" in record:
-        rows.append(("masked", f"{record['masked']['places']} likeliest words, {_equal(record['masked']['equal'])}"))
+        rows.append(("masked", f"{record['masked']['places']} predicted words, {_equal(record['masked']['equal'])}"))
     if "tokenizer" in record:
         rows.append(("tokenizer", f"{record['tokenizer']['texts']} texts, {_equal(record['tokenizer']['equal'])}"))
-    rows.append(("verdict", WORDS[exported.verdict]))
+    rows.append(("verdict", VERDICTS[exported.verdict]))
     rows += [("problem", output.printable(problem)) for problem in record["problems"]]
     if exported.verdict == "unproven":
         rows.append(("prove it", "pip install 'stoker[hf]', and export it again"))
@@ -92,13 +73,3 @@ def _rows(exported: Exported, kept: str, pushed: str | None) -> list[tuple[str, 
 
 def _equal(equal: bool) -> str:
     return "the same" if equal else "NOT the same"
-
-
-def _size(text: str) -> int:
-    try:
-        found = size(text)
-    except ValueError as e:
-        raise UserError(f"--shard-size {text}: {e}", remedy="") from e
-    if found < 1:
-        raise UserError(f"--shard-size is {text}", remedy="Give some bytes, such as 5GB")
-    return found

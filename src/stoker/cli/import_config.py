@@ -1,19 +1,18 @@
-"""`stoker import-config`: the manifest or command that you have, as a run file."""
+"""`stoker import-config`: convert a manifest or a command of another launcher to a run file."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-from stoker.cli.places import path
+from stoker.cli.arguments import path
 from stoker.cli.screen import show
-from stoker.launch.import_config import torchx
-from stoker.launch.import_config.fields import UNUSED
-from stoker.launch.import_config.jobs import KINDS
-from stoker.launch.import_config.text import read_manifest, run_file
+from stoker.convert import torchx
+from stoker.convert.manifests import KINDS
+from stoker.convert.run_file import read_manifest, run_file
 from stoker.spec import contract
 from stoker.spec.errors import UserError
-from stoker.spec.regular import read_text
+from stoker.spec.files import read_text
 
 
 def import_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +22,9 @@ def import_config_arguments(parser: argparse.ArgumentParser) -> None:
         "file", type=path, metavar="FILE", help="the manifest or, for torchx, the command as you type it"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="the value of a $NAME in it; once for each"
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="the value of $NAME in it; may be repeated"
     )
-    parser.add_argument("-o", "--out", type=path, metavar="FILE", help="write the run file here, not to the screen")
+    parser.add_argument("-o", "--out", type=path, metavar="FILE", help="write the run file here, not to stdout")
     parser.add_argument("--json", action="store_true", help="print the run file and what became of each field as JSON")
 
 
@@ -34,10 +33,11 @@ def import_config(args: argparse.Namespace) -> int:
     text = run_file(values, outcomes, source=args.file.name)
     if args.out is not None:
         _write(args.out, text)
-        unused = sum(what.startswith(UNUSED) for _, what in outcomes)
-        print(f"wrote {args.out}: {len(outcomes) - unused} fields used, {unused} not; it names them", file=sys.stderr)
+        used = sum(outcome.is_used for _, outcome in outcomes)
+        unused = len(outcomes) - used
+        print(f"wrote {args.out}: {used} fields used, {unused} not used (listed at its end)", file=sys.stderr)
     if args.json:
-        fields = [{"field": one, "became": what} for one, what in outcomes]
+        fields = [{"field": field, "became": str(outcome)} for field, outcome in outcomes]
         print(json.dumps({"run": values, "fields": fields}, indent=2, default=str))
     elif args.out is None:
         show(text, end="")
@@ -49,7 +49,7 @@ def _write(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as out:
             out.write(text)
     except FileExistsError:
-        raise UserError(f"{file} is there already", remedy="Choose another name, or remove it first") from None
+        raise UserError(f"{file} exists already", remedy="Choose another name, or remove it first") from None
     except OSError as e:
         raise UserError(f"{file} cannot be written: {e.strerror}", remedy="Check the path") from e
 
@@ -63,8 +63,8 @@ def _text(file: Path) -> str:
         raise UserError(f"{file} cannot be read: {e.strerror}", remedy="Check the path") from e
 
 
-def _variables(words: list[str]) -> dict[str, str]:
-    for word in words:
-        if "=" not in word or word.startswith("="):
-            raise UserError(f"--set {word} is not NAME=VALUE", remedy="Write it as --set NUM_NODES=2")
-    return dict(word.split("=", 1) for word in words)
+def _variables(assignments: list[str]) -> dict[str, str]:
+    for assignment in assignments:
+        if "=" not in assignment or assignment.startswith("="):
+            raise UserError(f"--set {assignment} is not NAME=VALUE", remedy="Write it as --set NUM_NODES=2")
+    return dict(assignment.split("=", 1) for assignment in assignments)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal while a run is being followed: noted, not raised, so that the run can save."""
+"""Ctrl-C, SIGTERM and a closed terminal while a run is followed: recorded, not raised, so that the run can save."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Before `hold`, SIGTERM and SIGHUP end the command as Ctrl-C does; from then on all three are only noted."""
+    """Before `hold`, SIGTERM and SIGHUP end the command as Ctrl-C does; after it, all three are only recorded."""
 
     def __init__(self) -> None:
         self.received: list[signal.Signals] = []
@@ -37,16 +37,16 @@ class Interrupts:
     def _receive(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 (the interpreter's signature)
         self.received.append(signal.Signals(number))
         if number == signal.SIGHUP:
-            _let_go_of_the_terminal()
+            _detach_from_terminal()
         if self._holding:
             return
         if number == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SavedForLater("stopped before training began", remedy="The same command goes on")
+        raise SavedForLater("stopped before training started", remedy="Run the same command again to resume")
 
 
-def _let_go_of_the_terminal() -> None:
-    """Writing to a terminal that is gone fails, and the run must still be seen to its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _detach_from_terminal() -> None:
+    """Discard output from now on: writing to a closed terminal fails, and the run must be followed to its end."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
+        os.dup2(devnull, stream.fileno())

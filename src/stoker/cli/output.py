@@ -1,4 +1,4 @@
-"""Numbers, times and columns as people read them. A terminal adds colours; a pipe and a log file get plain text."""
+"""Formats numbers, times and tables for people. A terminal gets colours; a pipe and a log file get plain text."""
 
 import os
 import shutil
@@ -11,18 +11,10 @@ from stoker.cli.screen import own, printable
 
 __all__ = ["printable"]
 
-INDENT = 14  # columns before the text of a pair
+INDENT = 14  # columns before the value of a pair
 COLOURS = {"running": 32, "done": 36, "failed": 31}  # ANSI: green, cyan, red
 COLOURS |= dict.fromkeys(("paused", "interrupted", "waiting", "restarting", "stopping", "unknown"), 33)  # yellow
-CLEAR = "\x1b[H\x1b[2J"  # to the top left, and wipe the screen
-
-
-def number(value: float) -> str:
-    """1234567 -> 1.23M"""
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
-    return f"{value:,.0f}"
+CLEAR = "\x1b[H\x1b[2J"  # move the cursor to the top left, and clear the screen
 
 
 def size(value: float) -> str:
@@ -34,20 +26,8 @@ def size(value: float) -> str:
     return f"{value:.1f} TiB"
 
 
-def duration(seconds: float) -> str:
-    """3723 -> 1h02m"""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
-
-
 def moment(seconds: float) -> str:
-    """Since 1970, in the time of this place: 2026-11-15 04:57:26"""
+    """Seconds since 1970 as local time: 2026-11-15 04:57:26"""
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
 
 
@@ -56,17 +36,17 @@ def loss(value: float | None) -> str:
 
 
 def measured(value: float | None) -> str:
-    """A loss as metrics.jsonl has it: null is one that was NaN or infinite."""
+    """A loss of metrics.jsonl, where null stands for NaN and infinity."""
     return "not finite" if value is None else f"{value:.4f}"
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
-    """One line each: a name, then what there is to say."""
+    """One line for each: a name and its value."""
     return "\n".join(f"  {name} ".ljust(INDENT) + text for name, text in rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, states: int | None = None) -> str:
-    """`states`: the column that holds states, which have colours of their own."""
+    """`states`: the column with states, which are coloured."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = []
     for row in (head, *rows):
@@ -78,23 +58,23 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, states: int | N
 
 
 def is_plain() -> bool:
-    """Whether what is printed ends up where control characters are noise, or somebody wants none."""
+    """Whether to print no colours and control sequences: not a terminal, or the user wants none."""
     return not sys.stdout.isatty() or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def painted(text: str) -> str:
-    """A state in its colour; any other text as it is."""
+    """A state in its colour; any other text unchanged."""
     colour = COLOURS.get(text.strip())
     return text if colour is None or is_plain() else own(f"\x1b[{colour}m") + text + own("\x1b[0m")
 
 
 def repeat(frame: Callable[[], str | None], *, seconds: float) -> None:
-    """Show it anew every `seconds`, until there is none: over the last one in a terminal, else below it."""
+    """Print a new frame every `seconds` until there is none: in place of the last one in a terminal, else below it."""
     while (text := frame()) is not None:
         print(text if is_plain() else own(CLEAR) + text, flush=True)
         time.sleep(seconds)
 
 
-def room() -> int | None:
-    """Lines that a terminal holds; None where nothing scrolls away."""
+def terminal_lines() -> int | None:
+    """Height of the terminal; None if the output is not a terminal."""
     return None if is_plain() else shutil.get_terminal_size().lines

@@ -1,4 +1,4 @@
-"""`stoker prepare`: text -> token shards, or sentence pairs for masked models."""
+"""`stoker prepare`: turn text into token shards, or into sentence pairs for masked models."""
 
 import argparse
 import json
@@ -7,17 +7,19 @@ import time
 from pathlib import Path
 
 from stoker.cli import output
-from stoker.cli.places import path
-from stoker.cli.progress import preparing
-from stoker.data.masking import Masking
-from stoker.data.pairs import AnySet, Pairs, PairSet
-from stoker.data.prepare import prepare as make
-from stoker.data.publish import export
+from stoker.cli.arguments import path
+from stoker.cli.progress.preparing import show_preparing
+from stoker.data.any_set import AnySet
+from stoker.data.bert.export import export
+from stoker.data.bert.masking import Masking
+from stoker.data.bert.pairs import Pairs, PairSet
+from stoker.data.prepare import prepare as prepare_tokens
 from stoker.spec import contract
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
-from stoker.spec.run import SHORTEST_PAIR
+from stoker.spec.run import MIN_PAIR_TOKENS
+from stoker.spec.units import short_duration
 
 LONGEST_PAIR = 1 << 16  # tokens
 MOST_WORKERS = 1024
@@ -31,42 +33,42 @@ def prepare_arguments(parser: argparse.ArgumentParser) -> None:
         help="files, folders or globs of text, JSONL, JSON, CSV, Parquet; hf://, s3://, gs://, https://; "
         "or your own module:function",
     )
-    parser.add_argument("-o", "--out", type=path, required=True, metavar="DIR", help="folder of the token shards")
+    parser.add_argument("-o", "--out", type=path, required=True, metavar="DIR", help="folder for the token shards")
     parser.add_argument(
-        "--tokenizer", metavar="X", help="a number trains one of that size (8000); else a folder or hub name"
+        "--tokenizer", metavar="X", help="a number trains one of that size (8000); or a folder or hub name"
     )
     parser.add_argument("--field", metavar="F", help="the field that holds the text (text)")
     parser.add_argument("--validation", metavar="SHARE", help="share of the tokens held out (1%%)")
-    parser.add_argument("--skip-bad", action="store_true", help="leave out and count records that cannot be read")
+    parser.add_argument("--skip-bad", action="store_true", help="skip and count records that cannot be read")
     parser.add_argument("--pairs", type=int, metavar="N", help="sentence pairs of up to N tokens, for bert")
-    parser.add_argument("--hdf5", action="store_true", help="with --pairs: as HDF5 files with masks drawn, for others")
+    parser.add_argument("--hdf5", action="store_true", help="with --pairs: masked HDF5 files, for other trainers")
     parser.add_argument(
-        "--predictions", type=int, default=20, metavar="N", help="with --hdf5: most masked words in a pair (20)"
+        "--predictions", type=int, default=20, metavar="N", help="with --hdf5: at most so many masked words (20)"
     )
     parser.add_argument("--whole-words", action="store_true", help="with --hdf5: mask whole words")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (one a core)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
 
 
 def prepare(args: argparse.Namespace) -> int:
     if args.workers is not None and not 1 <= args.workers <= MOST_WORKERS:
-        remedy = f"Give 1 to {MOST_WORKERS}, or leave it out for one a core"
+        remedy = f"Give 1 to {MOST_WORKERS}, or leave it out for one per core"
         raise UserError(f"--workers is {args.workers}", remedy=remedy)
     data, pairs = _data(args), _pairs(args)
     began = time.monotonic()
-    with preparing() as progress:
+    with show_preparing() as progress:
         if args.hdf5 and pairs:
             masking = Masking(predictions=args.predictions, whole_words=args.whole_words)
             tokens: AnySet = export(data, args.out, pairs, masking, workers=args.workers, progress=progress)
         else:
-            tokens = make(data, args.out, pairs=pairs, workers=args.workers, progress=progress)
-    left_out = tokens.index.skipped
-    skipped = f"; {left_out} record{'s' * (left_out != 1)} left out" if left_out else ""
+            tokens = prepare_tokens(data, args.out, pairs=pairs, workers=args.workers, progress=progress)
+    count = tokens.index.skipped
+    skipped = f"; {count} record{'s' * (count != 1)} skipped" if count else ""
     rows = [
         *_pair_rows(tokens),
         ("tokens", f"{tokens.train.tokens:,} to train on, {tokens.validation.tokens:,} held out"),
         ("documents", f"{tokens.index.documents:,}, {output.size(tokens.index.bytes)} of text{skipped}"),
         ("tokenizer", f"{tokens.vocab:,} tokens"),
-        ("time", output.duration(time.monotonic() - began)),
+        ("time", short_duration(time.monotonic() - began)),
         ("folder", str(args.out.absolute())),
     ]
     if pairs is None:
@@ -78,10 +80,10 @@ def prepare(args: argparse.Namespace) -> int:
 def _pairs(args: argparse.Namespace) -> Pairs | None:
     if args.pairs is None:
         if args.hdf5:
-            raise UserError("--hdf5 writes sentence pairs", remedy="Say how long they are: --pairs 128 --hdf5")
+            raise UserError("--hdf5 writes sentence pairs", remedy="Give their length: --pairs 128 --hdf5")
         return None
-    if not SHORTEST_PAIR <= args.pairs <= LONGEST_PAIR:
-        remedy = f"Give {SHORTEST_PAIR} to {LONGEST_PAIR} tokens, such as --pairs 128"
+    if not MIN_PAIR_TOKENS <= args.pairs <= LONGEST_PAIR:
+        remedy = f"Give {MIN_PAIR_TOKENS} to {LONGEST_PAIR} tokens, such as --pairs 128"
         raise UserError(f"--pairs is {args.pairs}", remedy=remedy)
     if not 1 <= args.predictions <= args.pairs:
         raise UserError(f"--predictions is {args.predictions}", remedy=f"Give 1 to {args.pairs}, such as 20")
@@ -95,13 +97,13 @@ def _pair_rows(tokens: AnySet) -> list[tuple[str, str]]:
 
 
 def _data(args: argparse.Namespace) -> Data:
-    """Through the same reader as a run file's `data`, so that both take the same values and complain alike."""
-    words = [f"data.path={json.dumps(args.data)}", f"data.skip_bad={json.dumps(args.skip_bad)}"]
+    """Read like `data` in a run file, so that both accept the same values and report the same errors."""
+    overrides = [f"data.path={json.dumps(args.data)}", f"data.skip_bad={json.dumps(args.skip_bad)}"]
     if args.tokenizer:
         trained = args.tokenizer[:1].isdigit() and not Path(args.tokenizer).exists()
-        words.append(f"data.tokenizer{'.train' if trained else ''}={args.tokenizer}")
+        overrides.append(f"data.tokenizer{'.train' if trained else ''}={args.tokenizer}")
     if args.field:
-        words.append(f"data.field={args.field}")
+        overrides.append(f"data.field={args.field}")
     if args.validation:
-        words.append(f"data.validation={args.validation}")
-    return load(None, [*words, "until.steps=1"]).training.data  # a spec has an end, and this one is not used
+        overrides.append(f"data.validation={args.validation}")
+    return load(None, [*overrides, "until.steps=1"]).training.data  # a spec must have an end; it is not used

@@ -1,9 +1,9 @@
-"""Where text meets the terminal. For as long as a command runs, stdout and stderr are a `Screen`.
+"""Safe output to a terminal. While a command runs, stdout and stderr are a `Screen`.
 
-Names of files and fields, messages of servers and what workers print can hold control characters that move the cursor,
-rewrite what stands above, or change the title of the window; a URL can hold a password. Everything that is printed goes
-through here and is escaped, so no caller has to remember it. What Stoker itself sends to a terminal is marked with a
-word that nobody outside can know.
+Names of files and fields, messages of servers and the output of workers can contain control characters that move the
+cursor, overwrite earlier lines, or change the title of the window; a URL can contain a password. Everything that is
+printed goes through here and is escaped, so callers need not do it. Stoker's own control sequences are marked with a
+random token that other text cannot contain.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any, TextIO, cast
 
 ESCAPE = "\x1b"
 _OWN = ESCAPE + os.urandom(8).hex()
-# C0 but for line end and tab, DEL, C1, marks that reorder text, line separators, and halves of characters.
+# C0 except newline and tab, DEL, C1, bidirectional controls, line separators, and surrogates.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -24,17 +24,17 @@ _USER_INFO = re.compile(r"(?<=://)[^\s/\"'<>]*@")
 
 
 def printable(text: str) -> str:
-    """Text from elsewhere with its control characters escaped: \\x1b, \\u202e."""
+    """Text with its control characters escaped: \\x1b, \\u202e."""
     return _UNSAFE.sub(lambda match: _escaped(match[0]), text)
 
 
 def own(sequence: str) -> str:
-    """A control sequence of Stoker's own, which a Screen lets through."""
+    """A control sequence of Stoker, which a Screen does not escape."""
     return sequence.replace(ESCAPE, _OWN)
 
 
 def safe(text: str) -> str:
-    """What may be sent to a terminal: control sequences of our own, and all else escaped, without passwords in URLs."""
+    """Text for a terminal: everything escaped but Stoker's own control sequences, and no passwords in URLs."""
     if "://" in text:
         text = _USER_INFO.sub("***@", text)
     if not _UNSAFE.search(text):
@@ -43,7 +43,7 @@ def safe(text: str) -> str:
 
 
 def show(text: str, *, end: str = "\n", flush: bool = False, colours: bool = False) -> None:
-    """Print content, such as a log: as it is to a file or a pipe; to a terminal safely, with its colours if wanted."""
+    """Print content, such as a log: unchanged to a file or a pipe; escaped to a terminal (`colours` stay)."""
     stream = cast(Any, sys.stdout)
     if not isinstance(stream, Screen):
         print(text, end=end, flush=flush)
@@ -60,7 +60,7 @@ def show(text: str, *, end: str = "\n", flush: bool = False, colours: bool = Fal
 
 @contextlib.contextmanager
 def screens() -> Iterator[None]:
-    """stdin, stdout and stderr that can be used, whatever the command was started with."""
+    """Usable stdin, stdout and stderr, even if some were closed when the command started."""
     _open_closed()
     before = sys.stdin, sys.stdout, sys.stderr
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (as long as the process)
@@ -72,7 +72,7 @@ def screens() -> Iterator[None]:
 
 
 class Direct:
-    """A stream that takes every character: one that its encoding does not have is escaped."""
+    """A stream that accepts every character: those that its encoding does not have are escaped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -82,44 +82,44 @@ class Direct:
         if not text.isascii():
             encoding = self._stream.encoding or "utf-8"
             text = text.encode(encoding, "backslashreplace").decode(encoding)
-        with self._forgiving():
+        with self._checked():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._forgiving():
+        with self._checked():
             self._stream.flush()
 
-    def outlive(self) -> None:
-        """From now on, output that cannot be written, such as to a full disk, is dropped, and the work continues."""
+    def ignore_errors(self) -> None:
+        """From now on, output that cannot be written, for example to a full disk, is dropped."""
         self._lenient = True
 
     @contextlib.contextmanager
-    def _forgiving(self) -> Iterator[None]:
+    def _checked(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:  # `stoker train … | head` has read enough: the run is saved and ends
+        except BrokenPipeError:  # `stoker train … | head` has read enough: the run saves and stops
             raise
         except OSError:
             if not self._lenient:
                 raise
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self._stream.fileno())
+            os.close(devnull)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 class Screen(Direct):
-    """A stream that text from anywhere can be printed to."""
+    """A stream that escapes what is printed to it."""
 
     def __init__(self, stream: TextIO | None, descriptor: int) -> None:
-        if stream is None:  # it was closed when the command began
+        if stream is None:  # it was closed when the command started
             stream = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (as long as the process)
         super().__init__(stream)
         self.direct = Direct(stream)
-        """For what writes control sequences itself, and content that goes to a file."""
+        """For rich, which writes control sequences itself, and for content that goes to a file."""
 
     def write(self, text: str) -> int:
         super().write(safe(text))
@@ -129,25 +129,25 @@ class Screen(Direct):
         for line in lines:
             self.write(line)
 
-    def outlive(self) -> None:
-        super().outlive()
-        self.direct.outlive()
+    def ignore_errors(self) -> None:
+        super().ignore_errors()
+        self.direct.ignore_errors()
 
 
-def outlive_readers() -> None:
-    """A run is started and followed to its end, though what is printed about it cannot be written."""
+def ignore_output_errors() -> None:
+    """Follow a run to its end even if the output cannot be written."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Direct):
-            stream.outlive()
+            stream.ignore_errors()
 
 
 def _open_closed() -> None:
-    """A file that is opened later must not become stdout: what is printed would be written into it."""
+    """Open closed descriptors, so that a file that is opened later does not become stdout and receive the output."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor
             if opened != descriptor:
                 os.dup2(opened, descriptor)
                 os.close(opened)

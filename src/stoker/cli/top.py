@@ -1,23 +1,21 @@
-"""`stoker top`: what each worker of a run uses of its machine, here or in a cluster."""
+"""`stoker top`: CPU, memory and GPU of each worker of a run."""
 
 import argparse
-import importlib
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
+from stoker.backends import backend_of
+from stoker.backends.backend import Usage
+from stoker.backends.local.accelerator import Accelerator
+from stoker.backends.local.top import Use
 from stoker.cli import output
-from stoker.cli.places import runs_argument
-from stoker.cli.watch import interval, watch_argument
-from stoker.observe.chips import Gpu
-from stoker.observe.runs import RunRow, find, row
-from stoker.observe.top import GOES_ON, Top, Use
+from stoker.cli.arguments import runs_argument
+from stoker.cli.ps import interval, watch_argument
+from stoker.observe.runs import find
 from stoker.rundir import RunDir
 from stoker.spec import contract
-
-SPAN = 0.5  # seconds that the CPU use of the first look is measured over
+from stoker.spec.units import short_number
 
 
 def top_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,81 +27,48 @@ def top_arguments(parser: argparse.ArgumentParser) -> None:
 
 def top(args: argparse.Namespace) -> int:
     run = find(args.run, args.runs)
-    seconds = None if args.watch is None else interval(args)
-    if place := run.place_ref():
-        module: Any = importlib.import_module("stoker.observe.cluster_top")  # its HTTP client is heavy
-        frames = _cluster_frames(run, module.ClusterTop(run, place, seconds=seconds), as_json=args.json)
-    else:
-        frames = _frames(run, as_json=args.json)
-    if seconds is None:
+    every_s = None if args.watch is None else interval(args)
+    frames = (_frame(run, usage, as_json=args.json) for usage in backend_of(run).top(run, every_s=every_s))
+    if every_s is None:
         print(next(frames))
     else:
-        output.repeat(lambda: next(frames, None), seconds=seconds)
+        output.repeat(lambda: next(frames, None), seconds=every_s)
     return contract.EXIT_DONE
 
 
-def _cluster_frames(run: RunDir, top: Any, *, as_json: bool) -> Iterator[str]:
-    """While it runs, or may again, and once when it does not."""
-    while True:
-        seen = top.look()
-        head = {"name": run.name, "state": seen.state, "step": seen.step, "steps": seen.steps}
-        if as_json:
-            asked = {"unread": seen.unread, "pods": seen.pods, "asked": seen.asked}
-            yield json.dumps(head | {"workers": [asdict(one) for one in seen.used]} | asked)
-        else:
-            of = f" of {seen.steps}" if seen.steps else ""
-            lines = [f"run {run.name}  {output.painted(seen.state)}  step {seen.step}{of}"]
-            cells = [[one.pod, one.machine] for one in seen.used]
-            lines += [_workers(seen.used, ("POD", "NODE"), cells)] if seen.used else ["no worker runs"]
-            lines += [output.printable(f"{pod} does not tell: {why}") for pod, why in seen.unread.items()]
-            lines += [f"a sample: {seen.asked} of {seen.pods} pods were asked"] if seen.asked < seen.pods else []
-            yield "\n".join(lines)
-        if not seen.used and seen.state not in GOES_ON:
-            return
+def _frame(run: RunDir, usage: Usage, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps({"name": run.name} | asdict(usage))
+    of = f" of {usage.steps}" if usage.steps else ""
+    speed = f", {short_number(usage.tokens_per_second)} tokens/s" if usage.tokens_per_second and usage.workers else ""
+    lines = [f"run {run.name}  {output.painted(usage.state)}  step {usage.step}{of}{speed}"]
+    lines.append(_table(usage.workers) if usage.workers else "no worker is running")
+    lines += [output.printable(f"{pod} does not answer: {reason}") for pod, reason in usage.unread.items()]
+    if usage.asked < usage.pods:
+        lines.append(f"a sample: {usage.asked} of {usage.pods} pods were asked")
+    return "\n".join(lines)
 
 
-def _frames(run: RunDir, *, as_json: bool) -> Iterator[str]:
-    """Again and again while it runs, and once when it does not."""
-    top = Top(run)
-    now = row(run)
-    if now.state == "running":
-        time.sleep(SPAN)
-    while True:
-        used = top.look()
-        now = row(run)
-        yield _json(now, used) if as_json else _text(now, used)
-        if now.state != "running":
-            return
+def _table(workers: Sequence[Use]) -> str:
+    if any(worker.pod for worker in workers):
+        return _workers(workers, ("POD", "NODE"), [[worker.pod, worker.machine] for worker in workers])
+    return _workers(workers, ("PID",), [[str(worker.pid)] for worker in workers])
 
 
-def _json(now: RunRow, used: list[Use]) -> str:
-    head = {"name": now.name, "state": now.state, "step": now.step, "steps": now.steps}
-    return json.dumps(head | {"workers": [asdict(one) for one in used]})
-
-
-def _text(now: RunRow, used: list[Use]) -> str:
-    of = f" of {now.steps}" if now.steps else ""
-    speed = f", {output.number(now.tokens_per_second)} tokens/s" if now.tokens_per_second and used else ""
-    head = f"run {now.name}  {output.painted(now.state)}  step {now.step}{of}{speed}"
-    if not used:
-        return f"{head}\nno worker runs"
-    return f"{head}\n{_workers(used, ('PID',), [[str(one.pid)] for one in used])}"
-
-
-def _workers(used: Sequence[Use], titles: tuple[str, ...], cells: list[list[str]]) -> str:
-    """`titles` and `cells`: what tells where each worker is."""
+def _workers(workers: Sequence[Use], titles: tuple[str, ...], cells: list[list[str]]) -> str:
+    """`titles` and `cells`: the columns that identify a worker."""
     names = ["RANK", *titles, "CPU", "MEMORY", "THREADS"]
     rows = [
-        [str(one.rank), *where, f"{one.cpu:.0f}%", output.size(one.memory), str(one.threads)]
-        for one, where in zip(used, cells, strict=True)
+        [str(worker.rank), *location, f"{worker.cpu:.0f}%", output.size(worker.memory), str(worker.threads)]
+        for worker, location in zip(workers, cells, strict=True)
     ]
-    if any(one.gpu for one in used):
+    if any(worker.gpu for worker in workers):
         names += ["GPU", "GPU USE", "GPU MEMORY"]
-        rows = [row + _gpu(one.gpu) for row, one in zip(rows, used, strict=True)]
+        rows = [row + _gpu(worker.gpu) for row, worker in zip(rows, workers, strict=True)]
     return output.table(names, rows)
 
 
-def _gpu(gpu: Gpu | None) -> list[str]:
+def _gpu(gpu: Accelerator | None) -> list[str]:
     if gpu is None:
         return ["-", "-", "-"]
     memory = "-" if gpu.memory is None else output.size(gpu.memory)

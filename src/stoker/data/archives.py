@@ -1,4 +1,4 @@
-"""Archives unpacked safely: nothing outside the folder, no devices, and again from where it was cut."""
+"""Unpacks archives safely: nothing is written outside the folder, and no devices; resumes after an interruption."""
 
 import errno
 import lzma
@@ -19,11 +19,11 @@ from stoker.spec.errors import UserError
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 ZIPS = (".zip",)
-PIECE = 1 << 20
-PART = ".stoker-part"  # the end of a name that is not whole yet
+CHUNK_BYTES = 1 << 20
+PART = ".stoker-part"  # suffix of an unfinished file
 ENCRYPTED = 1  # in the flags of a file in a zip
-LATEST = 2**33  # seconds since 1970: the year 2242
-MARGIN = 16 << 20  # bytes that are left free
+MAX_TIME_S = 2**33  # since 1970: the year 2242
+MARGIN_BYTES = 16 << 20  # left free
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,9 +34,9 @@ class Member:
     program: bool
     folder: bool = False
     link: str | None = None
-    """What a symbolic link says."""
+    """Target of a symbolic link."""
     same: str | None = None
-    """Of a hard link: the member that it is."""
+    """Target of a hard link: another member."""
 
 
 def is_archive(name: str) -> bool:
@@ -44,9 +44,9 @@ def is_archive(name: str) -> bool:
 
 
 def extract(archive: Path, into: Path, *, name: str) -> Iterator[int]:
-    """Unpack it, and tell how many bytes each file has; files that are there as they should be are passed over.
+    """Unpacks an archive and yields the size of each file; files that are complete already are skipped.
 
-    `name` is that of the archive, whose ending tells its kind.
+    `name`: the archive's name, whose suffix gives its format.
     """
     try:
         into.mkdir(parents=True, exist_ok=True)
@@ -55,28 +55,28 @@ def extract(archive: Path, into: Path, *, name: str) -> Iterator[int]:
         else:
             yield from _tar(archive, into, plain=name.lower().endswith(".tar"))
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OverflowError) as e:
-        raise UserError(f"{name} is no whole archive ({e})", remedy="Fetch it again") from e
+        raise UserError(f"{name} is not a complete archive ({e})", remedy="Fetch it again") from e
     except NotImplementedError as e:
-        raise UserError(f"{name} is packed in a way that is not known here ({e})", remedy="Pack it as .tar.gz") from e
+        raise UserError(f"{name} has an unsupported compression ({e})", remedy="Pack it as .tar.gz") from e
     except OSError as e:
-        if e.errno is None:  # from the one who unpacks
-            raise UserError(f"{name} is no whole archive ({e})", remedy="Fetch it again") from e
+        if e.errno is None:  # from the decompressor
+            raise UserError(f"{name} is not a complete archive ({e})", remedy="Fetch it again") from e
         raise unwritable(into, e) from e
 
 
 def unwritable(folder: Path, e: OSError) -> UserError:
-    """What stands in the way of files for a folder, and what to do about it."""
+    """The error for a folder that cannot be written, with its remedy."""
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "Make room there, or take a larger volume; run again, it goes on where it stopped"
+        remedy = "Free some space, or use a larger volume; then run it again: it resumes where it stopped"
     elif e.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY):
-        remedy = "Move what is there away, or take another folder"
+        remedy = "Move the existing file away, or use another folder"
     else:
-        remedy = "Mend it there, or take another folder"
+        remedy = "Fix it, or use another folder"
     return UserError(f"{e.filename2 or e.filename or folder} cannot be written ({e.strerror})", remedy=remedy)
 
 
 def _tar(archive: Path, into: Path, *, plain: bool) -> Iterator[int]:
-    if plain:  # its names can be looked at without reading it all: a bad one is found before anything is written
+    if plain:  # its names can be read without the content, so a bad name is reported before anything is written
         with tarfile.open(archive) as tar:
             for info in tar:
                 _checked(_tar_member(info), into)
@@ -85,14 +85,14 @@ def _tar(archive: Path, into: Path, *, plain: bool) -> Iterator[int]:
         for info in tar:
             member = _tar_member(info)
             path = _checked(member, into)
-            links.pop(path, None)  # of two with one name the last counts
+            links.pop(path, None)  # of two members with the same name the last wins
             if info.isdir():
                 path.mkdir(parents=True, exist_ok=True)
             elif info.issym():
                 links[path] = member
             elif info.islnk():
                 _copy(member, path, into)
-            elif not _is_there(member, path):
+            elif not _is_complete(member, path):
                 data = tar.extractfile(info)
                 assert data is not None
                 _write(data, member, path)
@@ -111,7 +111,7 @@ def _zip(archive: Path, into: Path) -> Iterator[int]:
             path = _checked(member, into)
             if info.is_dir():
                 path.mkdir(parents=True, exist_ok=True)
-            elif not _is_there(member, path):
+            elif not _is_complete(member, path):
                 with zipped.open(info) as data:
                     _write(data, member, path)
             yield member.size
@@ -123,7 +123,7 @@ def _tar_member(info: tarfile.TarInfo) -> Member:
     return Member(
         name=info.name,
         size=info.size if info.isreg() else 0,
-        time=max(0, min(int(info.mtime), LATEST)),
+        time=max(0, min(int(info.mtime), MAX_TIME_S)),
         program=bool(info.mode & stat.S_IXUSR),
         folder=info.isdir(),
         link=info.linkname if info.issym() else None,
@@ -136,73 +136,75 @@ def _zip_member(info: zipfile.ZipInfo) -> Member:
     if stat.S_ISLNK(mode):
         raise UserError(f"the archive has a link: {info.filename}", remedy="Use an archive of plain files")
     if info.flag_bits & ENCRYPTED:
-        raise UserError(f"the archive asks for a password: {info.filename}", remedy="Pack it again without one")
+        raise UserError(f"the archive needs a password: {info.filename}", remedy="Pack it again without one")
     try:
-        when = max(0, timegm((*info.date_time, 0, 0, 0)))
-    except ValueError:  # the month 0 of who kept no time
-        when = 0
+        mtime = max(0, timegm((*info.date_time, 0, 0, 0)))
+    except ValueError:  # the month is 0 where no time was stored
+        mtime = 0
     program = bool(mode & stat.S_IXUSR)
-    return Member(name=info.filename, size=info.file_size, time=when, program=program, folder=info.is_dir())
+    return Member(name=info.filename, size=info.file_size, time=mtime, program=program, folder=info.is_dir())
 
 
 def _checked(member: Member, into: Path) -> Path:
-    """Where it goes: below the folder, and there is no link on the way to it."""
+    """The path to write: below the folder, with no link on the way."""
     path = into / member.name
-    outside = _leads_out(member.name) or (path == into and not member.folder)
-    outside |= member.same is not None and _leads_out(member.same)
-    outside |= member.link is not None and _points_out(member.name, member.link)
+    outside = _points_up(member.name) or (path == into and not member.folder)
+    outside |= member.same is not None and _points_up(member.same)
+    outside |= member.link is not None and _link_leaves(member.name, member.link)
     if outside:
-        raise UserError(f"the archive has a name that leads out of it: {member.name}", remedy="Do not trust it")
-    if any(word.endswith(PART) for word in path.relative_to(into).parts):
-        raise UserError(f"the archive has a name for what is half unpacked: {member.name}", remedy="Do not trust it")
+        raise UserError(f"the archive has a name that points outside: {member.name}", remedy="Do not trust it")
+    if any(part.endswith(PART) for part in path.relative_to(into).parts):
+        raise UserError(
+            f"the archive has a name that is reserved for unfinished files: {member.name}", remedy="Do not trust it"
+        )
     if link := _link_above(path, into):
         raise UserError(
-            f"the archive has a name that leads through a link: {member.name}",
-            remedy=f"Do not trust it; if {link} is a link of your own, take another folder",
+            f"the archive has a name that passes through a link: {member.name}",
+            remedy=f"Do not trust it; if {link} is your own link, use another folder",
         )
     return path
 
 
-def _leads_out(name: str) -> bool:
+def _points_up(name: str) -> bool:
     return posixpath.isabs(name) or ".." in name.split("/") or "\0" in name or "\\" in name
 
 
-def _points_out(name: str, link: str) -> bool:
-    """Up first, and then down: after a name that may be a link, now or later, "up" leads anywhere."""
-    words = [word for word in link.split("/") if word not in ("", ".")]
-    ups = next((at for at, word in enumerate(words) if word != ".."), len(words))
-    below = len([word for word in name.split("/") if word not in ("", ".")]) - 1
-    return posixpath.isabs(link) or ups > below or _leads_out("/".join(words[ups:]))
+def _link_leaves(name: str, link: str) -> bool:
+    """Only leading ".." parts are allowed: after a name that may be a link, ".." could lead anywhere."""
+    parts = [part for part in link.split("/") if part not in ("", ".")]
+    ups = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
+    depth = len([part for part in name.split("/") if part not in ("", ".")]) - 1
+    return posixpath.isabs(link) or ups > depth or _points_up("/".join(parts[ups:]))
 
 
 def _link_above(path: Path, into: Path) -> Path | None:
-    above = path.parents[: len(path.relative_to(into).parts) - 1] if path != into else ()
-    return next((one for one in above if one.is_symlink()), None)
+    parents = path.parents[: len(path.relative_to(into).parts) - 1] if path != into else ()
+    return next((folder for folder in parents if folder.is_symlink()), None)
 
 
-def _is_there(member: Member, path: Path) -> bool:
+def _is_complete(member: Member, path: Path) -> bool:
     try:
-        there = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    return stat.S_ISREG(there.st_mode) and there.st_size == member.size and there.st_mtime == member.time
+    return stat.S_ISREG(status.st_mode) and status.st_size == member.size and status.st_mtime == member.time
 
 
 def _write(data: IO[bytes], member: Member, path: Path) -> None:
-    """Under another name until it is whole: whoever goes on knows what is."""
+    """Written under another name until it is complete, so that a resume recognizes it."""
     _check_room(member.size, path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name[-200:]}{PART}")
     part.unlink(missing_ok=True)
-    with open(part, "xb") as file:  # it is made here, and no link is followed
-        shutil.copyfileobj(data, file, PIECE)
+    with open(part, "xb") as file:  # created here: no link is followed
+        shutil.copyfileobj(data, file, CHUNK_BYTES)
     part.chmod(0o755 if member.program else 0o644)
     os.utime(part, (member.time, member.time))
     os.replace(part, path)
 
 
 def _make_links(links: dict[Path, Member], into: Path) -> None:
-    """When all files are there, so that none is written through a link; and looked at when all links are there."""
+    """After all files, so that none is written through a link; checked once all links exist."""
     for path, member in links.items():
         _checked(member, into)
         assert member.link is not None
@@ -213,14 +215,14 @@ def _make_links(links: dict[Path, Member], into: Path) -> None:
     for path, member in links.items():
         if os.path.commonpath([root, os.path.realpath(path)]) != root:
             path.unlink()
-            raise UserError(f"the archive has a link that leads out of it: {member.name}", remedy="Do not trust it")
+            raise UserError(f"the archive has a link that points outside: {member.name}", remedy="Do not trust it")
 
 
 def _copy(member: Member, path: Path, into: Path) -> None:
-    """A hard link, as a file of its own."""
+    """A hard link becomes a copy."""
     source = into / (member.same or "")
     if _link_above(source, into) or source.is_symlink() or not source.is_file():
-        raise UserError(f"the archive has a link to what it does not have: {member.name}", remedy="Do not trust it")
+        raise UserError(f"the archive has a link to a missing member: {member.name}", remedy="Do not trust it")
     with open(source, "rb") as data:
         _write(data, member, path)
 
@@ -228,8 +230,8 @@ def _copy(member: Member, path: Path, into: Path) -> None:
 def _check_room(needed: int, folder: Path) -> None:
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     free = shutil.disk_usage(existing).free
-    if needed + MARGIN > free:
+    if needed + MARGIN_BYTES > free:
         raise UserError(
-            f"{needed / 2**30:.2f} GiB are to be unpacked into {folder}, and {free / 2**30:.2f} GiB are free there",
-            remedy="Make room, or take a larger volume",
+            f"{needed / 2**30:.2f} GiB are to be unpacked into {folder}, and only {free / 2**30:.2f} GiB are free",
+            remedy="Free some space, or use a larger volume",
         )

@@ -1,10 +1,10 @@
-"""One unit of text into one shard of tokens."""
+"""Tokenizes one work unit into one shard."""
 
 import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -17,21 +17,22 @@ from tokenizers import Tokenizer
 
 from stoker.data.files import stamp_of
 from stoker.data.provenance import Trace
+from stoker.data.remote import fetch_all, forget
 from stoker.data.shards import TOKENIZER_FOLDER, Dtype, Shard
 from stoker.data.sources.document import BadRecords, Piece
-from stoker.data.tokenizer import TOKENIZER_FILE, going_on
-from stoker.data.units import Unit, pieces
+from stoker.data.tokenizer import TOKENIZER_FILE, continuing
+from stoker.data.work_units import Unit, pieces
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
 
-BATCH = 1 << 20  # characters tokenised by one call
-COPY = 1 << 20
+BATCH_CHARACTERS = 1 << 20  # tokenized by one call
+COPY_BYTES = 1 << 20
 UNITS_FOLDER = "units"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """What every unit of a prepare has in common."""
+class EncodeJob:
+    """The settings that all units of a prepare share."""
 
     folder: Path
     field: str
@@ -43,7 +44,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitRecord:
-    """What became of a unit; its file says that the unit is done."""
+    """The result of a unit; its file marks the unit as done."""
 
     documents: int
     bytes: int
@@ -54,20 +55,20 @@ class UnitRecord:
 
 @dataclass(slots=True)
 class Advance:
-    """Bytes of the data and tokens made since the last one."""
+    """Bytes of data and tokens since the last report."""
 
     bytes: int
     tokens: int
     fetched: int = 0
-    """Bytes that came from elsewhere."""
+    """Bytes downloaded."""
 
 
-def encode(job: Job, unit: Unit) -> Iterator[Advance]:
-    """Tokenise a unit, whose files are here, and report as it goes. A kill leaves the unit done or not begun."""
+def encode(job: EncodeJob, unit: Unit) -> Iterator[Advance]:
+    """Tokenizes a unit, whose files are local, and yields progress. A kill leaves the unit done or not started."""
     bad, trace = BadRecords(skip=job.skip_bad), Trace(unit)
     joiner = _Joiner(job, trace)
     size = tokens = reported = 0
-    with being_made(job, unit) as (file, partial):
+    with partial_file(job, unit) as (file, partial):
         for batch in _batches(pieces(unit, job.field, bad)):
             ids = joiner.tokens(batch)
             file.write(ids.tobytes())
@@ -89,9 +90,9 @@ def encode(job: Job, unit: Unit) -> Iterator[Advance]:
 
 
 @contextmanager
-def being_made(job: Job, unit: Unit) -> Iterator[tuple[IO[bytes], Path]]:
-    """A file for what becomes of a unit, and its path; when it was not moved to its place it is gone afterwards."""
-    partial = job.folder / f"{unit.number:05d}.{os.getpid()}.part"  # an orphan of a killed prepare may still be at work
+def partial_file(job: EncodeJob, unit: Unit) -> Iterator[tuple[IO[bytes], Path]]:
+    """A temporary file for a unit's tokens, and its path; deleted afterwards unless it was moved."""
+    partial = job.folder / f"{unit.number:05d}.{os.getpid()}.part"  # a process of a killed prepare may still be running
     try:
         with open(partial, "w+b") as file:
             yield file, partial
@@ -113,11 +114,26 @@ def read_record(folder: Path, unit: Unit) -> UnitRecord:
     return UnitRecord(**record | {split: Shard(**record[split]) for split in ("train", "validation")})
 
 
+def with_files(folder: Path, work: Callable[[Unit], Iterator[Advance]], unit: Unit) -> Iterator[Advance]:
+    """Does the work of a unit with its remote files on this machine; they are deleted afterwards.
+
+    `folder` is where they are kept, and is named in the error for a full disk.
+    """
+    files = [file for file, _ in unit.parts]
+    try:
+        yield from (Advance(0, 0, fetched=size) for size in fetch_all(files))
+        yield from work(unit)
+        for file in files:
+            forget(file)
+    except OSError as e:
+        raise disk_error(folder, e) from e
+
+
 def disk_error(folder: Path, error: OSError) -> UserError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return UserError(
-            f"there is no room for {folder}: {error.strerror}",
-            remedy="Make some room and run it again: it goes on where it stopped",
+            f"the disk is full for {folder}: {error.strerror}",
+            remedy="Free some space and run it again: it resumes where it stopped",
         )
     return UserError(f"cannot write {folder}: {error.strerror}", remedy="Choose a folder that you may write to")
 
@@ -128,7 +144,7 @@ def _batches(stream: Iterator[tuple[int, Piece]]) -> Iterator[list[tuple[int, Pi
     for part, piece in stream:
         batch.append((part, piece))
         length += len(piece.text)
-        if length >= BATCH:
+        if length >= BATCH_CHARACTERS:
             yield batch
             batch, length = [], 0
     if batch:
@@ -136,10 +152,10 @@ def _batches(stream: Iterator[tuple[int, Piece]]) -> Iterator[list[tuple[int, Pi
 
 
 class _Joiner:
-    """Turns pieces into tokens, and ends each document that has any with the end token."""
+    """Turns pieces into tokens, and adds the end token after each document that has text."""
 
-    def __init__(self, job: Job, trace: Trace) -> None:
-        self._tokenizer, self._going_on = _tokenizers(job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE)
+    def __init__(self, job: EncodeJob, trace: Trace) -> None:
+        self._tokenizer, self._continuing = _tokenizers(job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE)
         self._end = job.end
         self._dtype = np.dtype(job.dtype).newbyteorder("<")
         self._inside = False
@@ -148,9 +164,9 @@ class _Joiner:
 
     def tokens(self, batch: list[tuple[int, Piece]]) -> NDArray[Any]:
         ids: list[int] = []
-        for (part, piece), found in zip(batch, self._encoded([piece for _, piece in batch]), strict=True):
+        for (part, piece), encoded in zip(batch, self._encoded([piece for _, piece in batch]), strict=True):
             before = len(ids)
-            ids += found
+            ids += encoded
             self._inside |= bool(piece.text)
             if piece.last and self._inside:
                 ids.append(self._end)
@@ -161,15 +177,19 @@ class _Joiner:
 
     def _encoded(self, pieces: list[Piece]) -> list[list[int]]:
         """The fast call gives the same ids without character offsets, in about half the time."""
-        if self._going_on is None:
-            return [one.ids for one in self._tokenizer.encode_batch_fast(_texts(pieces), add_special_tokens=False)]
+        if self._continuing is None:
+            return [
+                encoding.ids for encoding in self._tokenizer.encode_batch_fast(_texts(pieces), add_special_tokens=False)
+            ]
         inside = [self._inside, *(not piece.last for piece in pieces)]
         ids: list[list[int]] = [[]] * len(pieces)
-        for tokenizer, goes_on in ((self._tokenizer, False), (self._going_on, True)):
-            places = [place for place in range(len(pieces)) if inside[place] is goes_on]
+        for tokenizer, continues in ((self._tokenizer, False), (self._continuing, True)):
+            places = [place for place in range(len(pieces)) if inside[place] is continues]
             texts = _texts([pieces[place] for place in places])
-            for place, one in zip(places, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True):
-                ids[place] = one.ids
+            for place, encoding in zip(
+                places, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True
+            ):
+                ids[place] = encoding.ids
         return ids
 
 
@@ -180,7 +200,7 @@ def _texts(pieces: list[Piece]) -> list[str]:
 @lru_cache(1)
 def _tokenizers(file: Path) -> tuple[Tokenizer, Tokenizer | None]:
     tokenizer = Tokenizer.from_file(str(file))
-    return tokenizer, going_on(tokenizer)
+    return tokenizer, continuing(tokenizer)
 
 
 def check_unchanged(unit: Unit) -> None:
@@ -189,14 +209,14 @@ def check_unchanged(unit: Unit) -> None:
             raise UserError(f"{file.path} changed while it was being prepared", remedy="Run it again")
 
 
-def move_tail(file: IO[bytes], job: Job, name: str, tokens: int) -> Shard:
-    """Cut the last tokens off a file and make a shard of them."""
+def move_tail(file: IO[bytes], job: EncodeJob, name: str, tokens: int) -> Shard:
+    """Moves the last tokens of a file to a shard of their own."""
     partial, left = job.folder / f"{name}.{os.getpid()}.part", tokens * np.dtype(job.dtype).itemsize
     stop = file.seek(-left, os.SEEK_END)
     try:
         with open(partial, "w+b") as tail:
             while left:
-                left -= tail.write(file.read(min(left, COPY)))
+                left -= tail.write(file.read(min(left, COPY_BYTES)))
             shard = finish(tail, partial, job.folder / name, tokens)
     finally:
         partial.unlink(missing_ok=True)

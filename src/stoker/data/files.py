@@ -1,4 +1,4 @@
-"""The files of a data set: which they are, what is in them, and whether they can be read."""
+"""The files of a data set: finds, hashes and checks them."""
 
 import fnmatch
 import glob
@@ -15,11 +15,11 @@ from stoker.data.sources.stream import is_compressed, reading
 from stoker.data.sources.text import Checker
 from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
-from stoker.spec.regular import check_regular, open_regular
+from stoker.spec.files import NotRegularFile, check_regular, open_regular
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 
-Stamp = list[int]  # size, time of change and inode: while they stay, the content is taken to stay
+Stamp = list[int]  # size, mtime and inode: while they are the same, so is the content
 Known = tuple[Stamp, str, str | None]  # stamp, sha256, problem
 
 
@@ -27,99 +27,103 @@ Known = tuple[Stamp, str, str | None]  # stamp, sha256, problem
 class DataFile:
     path: Path
     name: str
-    """Relative to what the user named: the same data at another place has the same names."""
+    """Relative to the path in data.path: the same data elsewhere has the same names."""
     format: str
     stamp: Stamp
     sha256: str
     problem: str | None
-    """Why it cannot be read as text at all."""
+    """Why it cannot be read as text."""
     url: str | None = None
-    """Where it is fetched from, when it is not on this machine; `sha256` is then the tag that it has there."""
+    """Where it is fetched from, for a remote file; `sha256` is then its tag on the server."""
 
     @property
     def size(self) -> int:
         return self.stamp[0]
 
 
+class NoText(UserError):
+    """A path in data.path leads to no text."""
+
+
 def discover(paths: str | Sequence[str]) -> list[tuple[Path, str]]:
-    """(file, name) of all that files, folders and globs mean, in a fixed order; hidden and empty files are left out."""
-    found: dict[Path, str] = {}
-    for word in [paths] if isinstance(paths, str) else paths:
-        for path, name in _matches(word):
+    """(file, name) of all files in paths, folders and globs, in a fixed order; without hidden and empty files."""
+    name_by_path: dict[Path, str] = {}
+    for location in [paths] if isinstance(paths, str) else paths:
+        for path, name in _matches(location):
             if path.stat().st_size:
-                found.setdefault(path, name)
-    if not found:
+                name_by_path.setdefault(path, name)
+    if not name_by_path:
         named = paths if isinstance(paths, str) else ", ".join(paths)
-        raise UserError(f"no text found in {named}", remedy="Name files, folders or globs that hold some text")
-    return list(found.items())
+        raise NoText(f"no text found in {named}", remedy="Name files, folders or globs with some text")
+    return list(name_by_path.items())
 
 
-def is_there(word: str) -> bool:
-    """Whether a file, a folder or a glob means anything at all by now."""
-    path = _place(word)
-    return path.exists() or (glob.has_magic(word) and any(glob.iglob(str(path), recursive=True)))
+def exists(location: str) -> bool:
+    """Whether a file, a folder, or a match of a glob exists."""
+    path = _absolute(location)
+    return path.exists() or (glob.has_magic(location) and any(glob.iglob(str(path), recursive=True)))
 
 
-def covers(word: str, file: Path) -> bool:
-    """Whether `discover` would find a file, there or not yet, by a folder or a glob."""
-    path, file = _place(word), Path(os.path.abspath(file))
+def covers(location: str, file: Path) -> bool:
+    """Whether `discover` finds a file, existing or not, in a folder or by a glob."""
+    path, file = _absolute(location), Path(os.path.abspath(file))
     if path.is_file():
         return False
-    if path.is_dir() or not glob.has_magic(word):
+    if path.is_dir() or not glob.has_magic(location):
         return _is_below(Path(os.path.realpath(file)), Path(os.path.realpath(path)))
-    return any(fits(path.parts, place.parts) and _is_below(file, place) for place in (file, *file.parents))
+    return any(matches_glob(path.parts, place.parts) and _is_below(file, place) for place in (file, *file.parents))
 
 
 def fingerprint(
-    found: list[tuple[Path, str]], *, cache: Path, threads: int, progress: Callable[[int, int], None]
+    paths: list[tuple[Path, str]], *, cache: Path, threads: int, progress: Callable[[int, int], None]
 ) -> list[DataFile]:
-    """Hash and check each file. What has not changed since the cache was written is not read again."""
+    """Hashes and checks each file; files that are unchanged since the cache was written are not read again."""
     known = _read_cache(cache)
-    sizes = [path.stat().st_size for path, _ in found]
+    sizes = [path.stat().st_size for path, _ in paths]
     total, done, files = sum(sizes), 0, []
     progress(0, total)
     with ThreadPoolExecutor(threads) as pool:
-        results = pool.map(lambda item: _inspect(item[0], item[1], known.get(str(item[0]))), found)
+        results = pool.map(lambda item: _inspect(item[0], item[1], known.get(str(item[0]))), paths)
         for file, size in zip(results, sizes, strict=True):
             files.append(file)
             done += size
             progress(done, total)
-    fresh = {str(file.path): (file.stamp, file.sha256, file.problem) for file in files}
-    if any(known.get(path) != entry for path, entry in fresh.items()):
-        write_atomic(cache, json.dumps(known | fresh))
+    current = {str(file.path): (file.stamp, file.sha256, file.problem) for file in files}
+    if any(known.get(path) != entry for path, entry in current.items()):
+        write_atomic(cache, json.dumps(known | current))
     return files
 
 
-def _matches(word: str) -> Iterator[tuple[Path, str]]:
-    path = _place(word)
+def _matches(location: str) -> Iterator[tuple[Path, str]]:
+    path = _absolute(location)
     if path.is_dir():
         yield from _walk(path, path)
     elif path.is_file():
         if not path.stat().st_size:
-            raise UserError(f"{path} is empty", remedy="Name a file that has some text")
+            raise NoText(f"{path} is empty", remedy="Name a file with some text")
         yield path, path.name
-    elif glob.has_magic(word):
+    elif glob.has_magic(location):
         for match in sorted(glob.glob(str(path), recursive=True)):
             yield from _walk(Path(match), _fixed_part(path))
     else:
-        raise _missing(path, word)
+        raise _missing(path, location)
 
 
-def _missing(path: Path, word: str) -> UserError:
+def _missing(path: Path, location: str) -> NoText | NotRegularFile:
     try:
         check_regular(path)
-        reason = "is no regular file"
-    except UserError as e:
+        reason = "is not a regular file"
+    except NotRegularFile as e:
         return e
     except FileNotFoundError:
         reason = "does not exist"
     except OSError as e:
         reason = f"cannot be read: {e.strerror}"
-    return UserError(f"{word} {reason}", remedy="Check data.path: a file, a folder or a glob such as 'books/*.txt'")
+    return NoText(f"{location} {reason}", remedy="Check data.path: a file, a folder or a glob such as 'books/*.txt'")
 
 
-def _place(word: str) -> Path:
-    return Path(os.path.abspath(os.path.expanduser(word)))
+def _absolute(location: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(location)))
 
 
 def _walk(path: Path, base: Path) -> Iterator[tuple[Path, str]]:
@@ -144,22 +148,22 @@ def _fixed_part(pattern: Path) -> Path:
 
 
 def _is_below(file: Path, folder: Path) -> bool:
-    """As `_walk` sees it: hidden folders and files are left out."""
+    """As in `_walk`, without hidden folders and files."""
     return file.is_relative_to(folder) and not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
-    """The rules of glob.glob, for a path that need not be there."""
+def matches_glob(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    """The rules of glob.glob, for a path that need not exist."""
     if not pattern:
         return not parts
     first, *rest = pattern
-    if first == "**" and fits(rest, parts):
+    if first == "**" and matches_glob(rest, parts):
         return True
     if not parts or (parts[0].startswith(".") and not first.startswith(".")):
         return False
     if first == "**":
-        return fits(pattern, parts[1:])
-    return fnmatch.fnmatchcase(parts[0], first) and fits(rest, parts[1:])
+        return matches_glob(pattern, parts[1:])
+    return fnmatch.fnmatchcase(parts[0], first) and matches_glob(rest, parts[1:])
 
 
 def _inspect(path: Path, name: str, known: Known | None) -> DataFile:
@@ -176,7 +180,7 @@ def _read(path: Path, format: str) -> tuple[str, str | None]:
     plain_text = format == "text" and not is_compressed(path)
     try:
         with open_regular(path) as file:
-            while chunk := file.read(CHUNK):
+            while chunk := file.read(CHUNK_BYTES):
                 sha256.update(chunk)
                 if plain_text:
                     checker.feed(chunk)
@@ -189,12 +193,12 @@ def _read(path: Path, format: str) -> tuple[str, str | None]:
 
 
 def text_problem(path: Path, format: str) -> str | None:
-    """Why a file of text is none; what is wrong with the records of others shows when they are read."""
+    """Why a text file is not text; problems of other formats show when they are read."""
     if format != "text":
         return None
     checker = Checker()
     with reading(path) as unpacked:
-        while not checker.problem and (chunk := unpacked.read(CHUNK)):
+        while not checker.problem and (chunk := unpacked.read(CHUNK_BYTES)):
             checker.feed(chunk)
     checker.feed(b"", final=True)
     return checker.problem

@@ -1,10 +1,10 @@
-"""The ledger: which samples each rank gave the model at each step, and a hash of the very tokens.
+"""The ledger: which samples each rank gave the model at each step, and a hash of the tokens.
 
 One file for each attempt and rank: a header line (attempt, rank, world, and start, the step it resumed from), then a
-line for each step. An attempt that starts at step s replaces all that earlier attempts did after s.
+line for each step. An attempt that starts at step s replaces everything that earlier attempts did after s.
 
 A checkpoint holds a digest of the ledger of each attempt that led to it: a ledger that was cut short or changed after a
-save no longer fits its checkpoint.
+save no longer matches its checkpoint.
 """
 
 import hashlib
@@ -19,8 +19,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.rundir.files import lines_backwards, lines_forward, open_regular
+from stoker.rundir.files import lines_backwards, lines_forward
 from stoker.rundir.records import RECORD_BYTES, Count, Record, Workers, parse_line, typed
+from stoker.spec.files import open_regular
 
 STEP = re.compile(rb'\{"step":([0-9]{1,15}),')
 
@@ -34,7 +35,7 @@ class Mark:
 
 
 class Ledger:
-    """Written by one rank while it trains. A killed process loses nothing that `record` was given."""
+    """Written by one rank while it trains. A kill loses nothing that was recorded."""
 
     def __init__(self, folder: Path, *, attempt: int, rank: int, world: int, start: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,15 +44,15 @@ class Ledger:
         self._write({"attempt": attempt, "rank": rank, "world": world, "start": start})
 
     def record(self, step: int, samples: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
-        """`tokens` are the rows the model is given, [n, length + 1], in the order of `samples`."""
+        """`tokens`: the model's input rows, [n, length + 1], in the order of `samples`."""
         self._write({"step": step, "samples": samples.tolist(), "hash": token_hash(tokens)})
 
     def mark(self) -> Mark:
-        """All that was recorded so far."""
+        """A mark for everything recorded so far."""
         return Mark(bytes=self._bytes, sha256=self._digest.hexdigest())
 
     def sync(self) -> None:
-        """After this a power cut loses nothing either; a checkpoint counts only then."""
+        """Syncs to disk, before a checkpoint becomes valid: the ledger then survives a power cut."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -73,12 +74,12 @@ class Ledger:
 
 
 def attempt_name(attempt: int) -> str:
-    """As a manifest names it."""
+    """The name in a manifest."""
     return f"attempt-{attempt:04d}"
 
 
 def combined(ranks: Iterable[Mark]) -> Mark:
-    """Of an attempt, from its ranks in their order."""
+    """The mark of an attempt, from its ranks in order."""
     marks = list(ranks)
     digest = hashlib.sha256("".join(mark.sha256 for mark in marks).encode())
     return Mark(bytes=sum(mark.bytes for mark in marks), sha256=digest.hexdigest())
@@ -100,7 +101,7 @@ class AttemptLedger:
     """The file of each rank that wrote one."""
 
     def steps(self, rank: int) -> Iterator[LedgerStep | None]:
-        """What a rank recorded, in order, read as it is asked for; None for a whole line that is no record."""
+        """The records of a rank in order, read lazily; None for a complete line that is not a record."""
         lines = self._lines(rank)
         next(lines, None)  # the header
         for line in lines:
@@ -109,7 +110,7 @@ class AttemptLedger:
                 yield record
 
     def at(self, rank: int, step: int) -> LedgerStep | None:
-        """One step of a rank, found without parsing the others."""
+        """One step of a rank, without parsing the other steps."""
         begins = b'{"step":%d,' % step
         for line in self._lines(rank):
             if line.startswith(begins):
@@ -117,26 +118,26 @@ class AttemptLedger:
         return None
 
     def last(self) -> int:
-        """The last step that all ranks recorded; the one that it started from when there is none."""
+        """The last step that all ranks recorded, or else the step that the attempt started from."""
         if len(self.files) < self.world:
             return self.start
         return min(self._last(path) for path in self.files.values())
 
     def mark(self, stop: int) -> Mark:
-        """Of all ranks, up to and with step `stop`."""
+        """The mark of all ranks, up to and including step `stop`."""
         return combined(self._mark(rank, stop) for rank in sorted(self.files))
 
     def _mark(self, rank: int, stop: int) -> Mark:
         digest, size = hashlib.sha256(), 0
         for line in self._lines(rank):
-            if (found := STEP.match(line)) and int(found[1]) > stop:
+            if (match := STEP.match(line)) and int(match[1]) > stop:
                 break
             digest.update(line)
             size += len(line)
         return Mark(bytes=size, sha256=digest.hexdigest())
 
     def _last(self, path: Path) -> int:
-        with open_regular(path, root=path.parents[1]) as file:
+        with open_regular(path, root=path.parents[1], follow_links=False) as file:
             for line in lines_backwards(file, file.seek(0, os.SEEK_END), max_bytes=RECORD_BYTES):
                 if record := _parsed(line):
                     return record.step
@@ -145,12 +146,12 @@ class AttemptLedger:
     def _lines(self, rank: int) -> Iterator[bytes]:
         if rank in self.files:
             path = self.files[rank]
-            with open_regular(path, root=path.parents[1]) as file:
+            with open_regular(path, root=path.parents[1], follow_links=False) as file:
                 yield from lines_forward(file, max_bytes=RECORD_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Header:
+class _LedgerHeader:
     world: Workers
     start: Count
 
@@ -159,7 +160,7 @@ def _parsed(line: bytes) -> LedgerStep | None:
     try:
         return _step(parse_line(line))
     except (ValueError, KeyError, OverflowError):
-        return None  # torn by a kill, or not what a trainer writes
+        return None  # cut off by a kill, or not written by a trainer
 
 
 def _step(record: Record) -> LedgerStep:
@@ -178,18 +179,18 @@ def token_hash(tokens: NDArray[np.int64]) -> str:
 
 
 def read(folder: Path) -> list[AttemptLedger]:
-    """The attempts in order. One whose ranks died before they wrote a header did nothing, and is left out.
+    """The attempts in order, without those whose ranks died before they wrote a header.
 
-    ValueError when the files contradict each other, or one of them is no ledger.
+    Raises ValueError if the files contradict each other, or a file is not a ledger.
     """
     attempts: dict[int, AttemptLedger] = {}
     for attempt, rank, path in _files(folder):
-        with open_regular(path, root=folder.parent) as file:
+        with open_regular(path, root=folder.parent, follow_links=False) as file:
             line = file.readline(RECORD_BYTES + 1)
         if not line.endswith(b"\n"):
             continue
         try:
-            header = typed(_Header, line)
+            header = typed(_LedgerHeader, line)
         except ValueError as e:
             raise ValueError(f"{path.name} has no header: {e}") from e
         ledger = attempts.setdefault(
@@ -202,8 +203,8 @@ def read(folder: Path) -> list[AttemptLedger]:
 
 
 def _files(folder: Path) -> list[tuple[int, int, Path]]:
-    found = []
+    files = []
     for path in sorted(folder.glob("attempt-*-rank-*.jsonl")):
         if name := re.fullmatch(r"attempt-([0-9]{1,9})-rank-([0-9]{1,9})\.jsonl", path.name):
-            found.append((int(name[1]), int(name[2]), path))
-    return found
+            files.append((int(name[1]), int(name[2]), path))
+    return files

@@ -1,4 +1,4 @@
-"""mix.json: which token sets a mixture draws from, how often, and where they are. No numpy is needed to read it."""
+"""mix.json: the token sets of a mixture, with weights and locations. Readable without numpy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from stoker.rundir.files import read_regular
+from stoker.data.shards import UnreadableSet
 from stoker.rundir.records import typed
-from stoker.spec.errors import UserError
+from stoker.spec.files import read_regular
 
 MIX_FILE = "mix.json"
-LARGEST = 16 << 20  # bytes
+MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +19,7 @@ class MixSource:
     name: str
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     folder: str
-    """From the folder of the mixture."""
+    """Relative to the folder of the mixture."""
     key: str
 
 
@@ -33,6 +33,6 @@ class Mix:
 def read_mix(folder: Path) -> Mix:
     file = folder / MIX_FILE
     try:
-        return typed(Mix, read_regular(file, max_bytes=LARGEST), max_bytes=LARGEST)
+        return typed(Mix, read_regular(file, max_bytes=MAX_BYTES, follow_links=False), max_bytes=MAX_BYTES)
     except (OSError, ValueError) as e:
-        raise UserError(f"{file} is missing or damaged", remedy="Restore it, or prepare the data again") from e
+        raise UnreadableSet(f"{file} is missing or damaged", remedy="Restore it, or prepare the data again") from e

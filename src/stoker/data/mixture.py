@@ -1,4 +1,4 @@
-"""Several token sets drawn from by weight: a folder with their tokenizer and mix.json, which says where they are."""
+"""A mixture of token sets by weight: a folder with their tokenizer, and mix.json with their locations."""
 
 import hashlib
 import json
@@ -13,18 +13,18 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.data import own
-from stoker.data.claims import lock, writing
-from stoker.data.intact import SetFile
+from stoker.data import text_function
+from stoker.data.any_set import open_prepared, require_tokens
+from stoker.data.integrity import SetFile
 from stoker.data.mix_file import MIX_FILE, read_mix
 from stoker.data.order import Mixed, Order, shares
-from stoker.data.pairs import of_tokens, open_plain
+from stoker.data.output_folder import lock, writing
 from stoker.data.prepare import (
     DEFAULT_TOKENIZER,
     HASHES_FILE,
-    TRAINING_TEXT,
-    Progress,
-    Survey,
+    TRAINING_CHARACTERS,
+    DataSurvey,
+    PrepareProgress,
     collecting,
     ignore,
     is_prepared,
@@ -33,23 +33,23 @@ from stoker.data.prepare import (
     training_text,
 )
 from stoker.data.remote import kept_in
-from stoker.data.shards import TOKENIZER_FOLDER, VERSION, Index, Split, TokenSet
+from stoker.data.shards import TOKENIZER_FOLDER, VERSION, Index, Split, TokenSet, UnreadableSet
 from stoker.data.tokenizer import LoadedTokenizer, load, made_in
-from stoker.data.units import plan
+from stoker.data.work_units import plan
 from stoker.rundir import write_json
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
 
 
-class Source(NamedTuple):
+class MixtureSource(NamedTuple):
     name: str
-    """As data.mix has its path."""
+    """The path in data.mix."""
     weight: float
     tokens: TokenSet
 
 
 class MixedSplit(Split):
-    """The splits of several sets, whose samples are numbered one set after the other."""
+    """The splits of several sets; samples are numbered set after set."""
 
     def __init__(self, splits: list[Split], weights: tuple[float, ...]) -> None:
         self.window = None
@@ -64,7 +64,7 @@ class MixedSplit(Split):
             split.check_when_read()
 
     def counts(self, length: int) -> list[int]:
-        """Samples of each set."""
+        """Number of samples of each set."""
         return [split.samples(length) for split in self._splits]
 
     def samples(self, length: int) -> int:
@@ -77,8 +77,8 @@ class MixedSplit(Split):
         rows = np.empty((len(ids), self.width(length)), np.int64)
         first = 0
         for split, count in zip(self._splits, self.counts(length), strict=True):
-            mine = (ids >= first) & (ids < first + count)
-            rows[mine] = split.read(ids[mine] - first, length)
+            in_split = (ids >= first) & (ids < first + count)
+            rows[in_split] = split.read(ids[in_split] - first, length)
             first += count
         if len(ids) and not 0 <= ids.min() <= ids.max() < first:
             raise IndexError(f"sample ids go from {ids.min()} to {ids.max()}, and there are {first}")
@@ -89,7 +89,7 @@ class MixedSplit(Split):
 
 
 class Mixture(TokenSet):
-    def __init__(self, path: Path, key: str, sources: list[Source]) -> None:
+    def __init__(self, path: Path, key: str, sources: list[MixtureSource]) -> None:
         sets, weights = [source.tokens for source in sources], tuple(source.weight for source in sources)
         super().__init__(path, _summed(key, [tokens.index for tokens in sets]))
         self.sources = sources
@@ -103,33 +103,33 @@ class Mixture(TokenSet):
         for source in mix.sources:
             tokens = TokenSet.open(path / source.folder)
             if tokens.key != source.key:
-                raise UserError(
-                    f"{tokens.path} holds other data than the mixture was made of", remedy="Restore it, or use --new"
+                raise UnreadableSet(
+                    f"{tokens.path} has other data than the mixture was made of", remedy="Restore it, or use --new"
                 )
-            sources.append(Source(source.name, source.weight, tokens))
+            sources.append(MixtureSource(source.name, source.weight, tokens))
         return cls(path, mix.key, sources)
 
-    def source_of(self, sample: int, length: int) -> tuple[Source, int]:
-        """The source that a sample is of, and its number there."""
+    def source_of(self, sample: int, length: int) -> tuple[MixtureSource, int]:
+        """The source of a sample, and the sample's number in it."""
         firsts = list(accumulate(self.train.counts(length), initial=0))
         number = bisect_right(firsts, sample) - 1
         return self.sources[number], sample - firsts[number]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
+class _MixedPart:
     name: str
     weight: float
     data: Data
-    survey: Survey | None
-    """None of one that is a token set already."""
+    survey: DataSurvey | None
+    """None for a part that is a token set already."""
     key: str
 
 
 def mixed(
-    data: Data, store: Path, *, workers: int | None = None, progress: Callable[[Progress], None] = ignore
+    data: Data, store: Path, *, workers: int | None = None, progress: Callable[[PrepareProgress], None] = ignore
 ) -> Mixture:
-    """Each part as a token set of its own in the store, all with the same tokenizer."""
+    """Prepares each part as a token set in the store, all with the same tokenizer."""
     with writing(store):
         store.mkdir(parents=True, exist_ok=True)
         data = data.model_copy(update={"tokenizer": data.tokenizer or _tokenizer_of_prepared(data)})
@@ -139,40 +139,44 @@ def mixed(
         key = hashlib.sha256(f"mix {json.dumps(identity)}".encode()).hexdigest()[:32]
         folder = store / key
         folder.mkdir(exist_ok=True)
-        with lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
+        with lock(folder, lambda: progress(PrepareProgress(phase="waiting", done=0, total=0))):
             home = folder / TOKENIZER_FOLDER
             made_in(home, _wanted_tokenizer(data, parts), _training_text(parts, folder, progress))
             sources = []
             for part in parts:
                 same = part.data.model_copy(update={"tokenizer": str(home)})
                 tokens = prepared(same, store, workers=workers, progress=progress, fetched=folder)
-                sources.append(Source(part.name, part.weight, of_tokens(tokens)))
+                sources.append(MixtureSource(part.name, part.weight, require_tokens(tokens)))
             _write(folder, key, sources)
     return Mixture.open(folder)
 
 
-def _parts(data: Data, store: Path, workers: int | None, progress: Callable[[Progress], None]) -> Iterator[_Part]:
+def _parts(
+    data: Data, store: Path, workers: int | None, progress: Callable[[PrepareProgress], None]
+) -> Iterator[_MixedPart]:
     for part in data.mix or ():
         name = ", ".join(part.paths)
-        only = data.model_copy(update={"mix": None, "path": part.path, "field": part.field or data.field})
-        if is_prepared(only):
-            made = of_tokens(open_plain(Path(name)))
-            yield _Part(name=name, weight=part.weight, data=only, survey=None, key=made.key)
+        part_data = data.model_copy(update={"mix": None, "path": part.path, "field": part.field or data.field})
+        if is_prepared(part_data):
+            made = require_tokens(open_prepared(Path(name)))
+            yield _MixedPart(name=name, weight=part.weight, data=part_data, survey=None, key=made.key)
             continue
-        only = own.written_down(only, own.functions(only), store, progress=collecting(progress))
-        survey = survey_of(only, cache=store / HASHES_FILE, workers=workers, progress=progress)
-        yield _Part(name=name, weight=part.weight, data=only, survey=survey, key=survey.key)
+        part_data = text_function.written_to_files(
+            part_data, text_function.functions(part_data), store, progress=collecting(progress)
+        )
+        survey = survey_of(part_data, cache=store / HASHES_FILE, workers=workers, progress=progress)
+        yield _MixedPart(name=name, weight=part.weight, data=part_data, survey=survey, key=survey.key)
 
 
 def _tokenizer_of_prepared(data: Data) -> str | TrainTokenizer:
-    """Left out, it is that of the parts that have one."""
+    """If data.tokenizer is not set: the tokenizer of the prepared parts."""
     for part in data.mix or ():
         if is_prepared(data.model_copy(update={"mix": None, "path": part.path})):
             return str(Path(part.paths[0]) / TOKENIZER_FOLDER)
     return DEFAULT_TOKENIZER
 
 
-def _wanted_tokenizer(data: Data, parts: list[_Part]) -> LoadedTokenizer | TrainTokenizer:
+def _wanted_tokenizer(data: Data, parts: list[_MixedPart]) -> LoadedTokenizer | TrainTokenizer:
     assert data.tokenizer is not None
     if isinstance(data.tokenizer, str):
         return load(data.tokenizer)
@@ -180,21 +184,21 @@ def _wanted_tokenizer(data: Data, parts: list[_Part]) -> LoadedTokenizer | Train
     if made is not None:
         raise UserError(
             f"{made} is prepared already, and has a tokenizer of its own",
-            remedy="Leave data.tokenizer out, or name the text of every part",
+            remedy="Leave data.tokenizer out, or give the text of every part",
         )
     return data.tokenizer
 
 
-def _training_text(parts: list[_Part], folder: Path, progress: Callable[[Progress], None]) -> Iterator[str]:
+def _training_text(parts: list[_MixedPart], folder: Path, progress: Callable[[PrepareProgress], None]) -> Iterator[str]:
     for part in parts:
         assert part.survey is not None
         files = [kept_in(file, folder) for file in part.survey.files]
-        here = not any(file.url for file in files)
-        yield from training_text(plan(files), part.data, TRAINING_TEXT // len(parts), progress, spread=here)
+        local = not any(file.url for file in files)
+        yield from training_text(plan(files), part.data, TRAINING_CHARACTERS // len(parts), progress, spread=local)
 
 
-def _write(folder: Path, key: str, sources: list[Source]) -> None:
-    """Where the sets are is told from here, so that a store can be moved."""
+def _write(folder: Path, key: str, sources: list[MixtureSource]) -> None:
+    """Locations are relative to this folder, so that a store can be moved."""
     records = [
         {
             "name": source.name,

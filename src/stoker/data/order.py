@@ -1,7 +1,7 @@
 """The order of samples: arithmetic on (seed, epoch, position), with no state and no knowledge of the world size.
 
-Each epoch is a keyed permutation of its samples: a Feistel network over the next power of two, walked on until it lands
-inside. Any position is found in constant time, so a resume does not read what it has already used.
+Each epoch is a keyed permutation of its samples: a Feistel network over the next power of two, applied until the result
+is inside. Any position takes constant time, so a resume need not go through the samples used before.
 """
 
 import hashlib
@@ -55,16 +55,16 @@ class Shuffled:
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """Window after window, each in an order of its own, so that no position needs more than the windows up to its own.
+    """Window after window, each in its own order, so that a position needs only the windows up to its own.
 
-    From the second time on, all samples are there, and all of them are in one order.
+    From the second epoch on all samples exist, and each epoch is shuffled as a whole.
     """
 
     seed: int
     samples: int
-    """Of those that are not known yet, none may be drawn, nor any of a window that they would be in."""
+    """Samples so far. A window that is not complete yet must not be drawn from."""
     window: int
-    """Samples in each but the last."""
+    """Samples in each window but the last."""
 
     def draw(self, start: int, stop: int) -> Drawn:
         parts = [np.empty(0, np.int64)]
@@ -81,19 +81,19 @@ class Windowed:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Blocks of positions in which every source has its exact share; each source goes through its own epochs."""
+    """Blocks of positions in which every source has its exact share; each source has its own epochs."""
 
     seed: int
     weights: tuple[float, ...]
     samples: tuple[int, ...]
-    """Of each source. The ids of one begin where those of the one before it end."""
+    """Of each source; the ids of a source follow those of the source before it."""
 
     def draw(self, start: int, stop: int) -> Drawn:
         drawn = [self._in_block(block, start, stop) for block in range(start // BLOCK, (stop - 1) // BLOCK + 1)]
         empty = np.empty(0, np.int64)
         return Drawn(
-            np.concatenate([empty, *(one.ids for one in drawn)]),
-            np.concatenate([empty, *(one.epochs for one in drawn)]),
+            np.concatenate([empty, *(part.ids for part in drawn)]),
+            np.concatenate([empty, *(part.epochs for part in drawn)]),
         )
 
     def _in_block(self, block: int, start: int, stop: int) -> Drawn:
@@ -102,23 +102,23 @@ class Mixed:
         ids, epochs = np.empty_like(mixed), np.empty_like(mixed)
         first = offset = 0
         for source, (share, samples) in enumerate(zip(shares(self.weights), self.samples, strict=True)):
-            mine = (mixed >= first) & (mixed < first + share)
-            numbers = block * share + mixed[mine] - first  # of the source's own draws
-            ids[mine] = offset + _at(numbers, _subseed(self.seed, f"source {source}"), samples)
-            epochs[mine] = numbers // samples
+            from_source = (mixed >= first) & (mixed < first + share)
+            numbers = block * share + mixed[from_source] - first  # positions in the source's own order
+            ids[from_source] = offset + _at(numbers, _subseed(self.seed, f"source {source}"), samples)
+            epochs[from_source] = numbers // samples
             first, offset = first + share, offset + samples
         return Drawn(ids, epochs)
 
 
 def shares(weights: Sequence[float]) -> list[int]:
-    """How many samples of a block each source has: by the largest remainders, so that they sum up."""
+    """How many samples of a block each source has, by the largest remainders, so that they add up."""
     total = sum(map(Fraction, weights))
     exact = [Fraction(weight) * BLOCK / total for weight in weights]
-    found = [math.floor(share) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda source: found[source] - exact[source])
-    for source in by_remainder[: BLOCK - sum(found)]:
-        found[source] += 1
-    return found
+    counts = [math.floor(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda source: counts[source] - exact[source])
+    for source in by_remainder[: BLOCK - sum(counts)]:
+        counts[source] += 1
+    return counts
 
 
 def batch(
@@ -126,7 +126,7 @@ def batch(
 ) -> Drawn:
     """The samples of a step; the first step is 1. A run that draws `positions` in all may end with a short step.
 
-    `since` is a step and the positions drawn up to it: a run may have gone on after a short step.
+    `since` is a step and the positions drawn up to it: a run may have continued after a short step.
     """
     start = since[1] + (step - 1 - since[0]) * sequences
     stop = start + sequences
@@ -136,7 +136,7 @@ def batch(
 
 
 def spread(samples: int, number: int) -> NDArray[np.int64]:
-    """So many of the samples, evenly over all of them: those that every evaluation takes."""
+    """A number of samples, evenly spread over all: the same for every evaluation."""
     return np.linspace(0, samples - 1, min(samples, number)).astype(np.int64)
 
 
@@ -144,14 +144,14 @@ def _permute(places: NDArray[np.uint64], samples: int, keys: NDArray[np.uint64])
     bits = max(2, (samples - 1).bit_length())
     ids = _feistel(places, bits, keys)
     outside = ids >= samples
-    while outside.any():  # fewer than half of the domain (of four, for one sample) lie outside: few walk on twice
+    while outside.any():  # except in tiny sets, less than half of the domain is outside: few need a second step
         ids[outside] = _feistel(ids[outside], bits, keys)
         outside = ids >= samples
     return ids.astype(np.int64)
 
 
 def _feistel(values: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A permutation of [0, 2**bits): each round xors one half with a hash of the other, which can be undone."""
+    """A permutation of [0, 2**bits): each round xors one half with a hash of the other, which is reversible."""
     low_bits, high_bits = bits // 2, bits - bits // 2
     low = values & np.uint64((1 << low_bits) - 1)
     high = values >> np.uint64(low_bits)
@@ -162,7 +162,7 @@ def _feistel(values: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) ->
 
 
 def mix(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64: every bit of the input moves every bit of the output."""
+    """The finalizer of splitmix64: every input bit affects every output bit."""
     mixed = values ^ key
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -174,13 +174,13 @@ def _at(numbers: NDArray[np.int64], seed: int, samples: int) -> NDArray[np.int64
     ids = np.empty_like(numbers)
     epochs = numbers // samples
     for epoch in np.unique(epochs).tolist():
-        here = epochs == epoch
-        ids[here] = _permute((numbers[here] % samples).astype(np.uint64), samples, _keys(seed, epoch))
+        in_epoch = epochs == epoch
+        ids[in_epoch] = _permute((numbers[in_epoch] % samples).astype(np.uint64), samples, _keys(seed, epoch))
     return ids
 
 
-def _subseed(seed: int, what: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed} {what}".encode(), digest_size=8).digest(), "little")
+def _subseed(seed: int, purpose: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {purpose}".encode(), digest_size=8).digest(), "little")
 
 
 def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:

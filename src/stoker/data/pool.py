@@ -1,4 +1,4 @@
-"""Work shared out over processes. When this one ends, however it ends, they do."""
+"""Distributes work over processes, which end with this process, even if it is killed."""
 
 import multiprocessing
 import os
@@ -14,10 +14,10 @@ from stoker.spec.errors import StokerError, UserError
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")
-# Not multiprocessing's own way to start: that imports the main module again, and with it all that a script does.
+# Not started by multiprocessing, which would import the main module again, and run the user's script with it.
 SERVE = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
 from stoker.data.pool import serve
 serve(int(sys.argv[1]))
 """
@@ -30,19 +30,19 @@ def run(
     processes: int,
     environment: Mapping[str, str],
 ) -> Generator[Message]:
-    """Whatever `work` yields for each task, as it comes. The first error ends all."""
+    """Yields what `work` yields for each task, as it comes. The first error ends all processes."""
     workers: dict[Connection, subprocess.Popen[bytes]] = {}
     try:
         for _ in range(min(processes, len(tasks))):
-            ours, theirs = multiprocessing.Pipe()
-            with theirs:
-                argv = [sys.executable, "-P", "-c", SERVE, str(theirs.fileno())]
-                workers[ours] = subprocess.Popen(
-                    argv, env=os.environ | environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            parent_end, child_end = multiprocessing.Pipe()
+            with child_end:
+                argv = [sys.executable, "-P", "-c", SERVE, str(child_end.fileno())]
+                workers[parent_end] = subprocess.Popen(
+                    argv, env=os.environ | environment, stdin=subprocess.DEVNULL, pass_fds=[child_end.fileno()]
                 )
-            ours.send(sys.path)
-            ours.send(work)
-        yield from _share_out(workers, tasks)
+            parent_end.send(sys.path)
+            parent_end.send(work)
+        yield from _distribute(workers, tasks)
     finally:
         for connection, process in workers.items():
             connection.close()
@@ -50,7 +50,7 @@ def run(
             process.wait()
 
 
-def _share_out(workers: dict[Connection, subprocess.Popen[bytes]], tasks: Sequence[Any]) -> Iterator[Any]:
+def _distribute(workers: dict[Connection, subprocess.Popen[bytes]], tasks: Sequence[Any]) -> Iterator[Any]:
     waiting, busy = list(reversed(tasks)), 0
     for connection in workers:
         connection.send(waiting.pop())
@@ -78,13 +78,13 @@ def _died(process: subprocess.Popen[bytes]) -> Exception:
     if process.wait() != -signal.SIGKILL:
         return RuntimeError(f"a process of prepare ended with exit code {process.returncode}")
     return UserError(
-        "a process of prepare was killed, most likely for lack of memory",
-        remedy="Run it again with fewer --workers: it goes on where it stopped",
+        "a process of prepare was killed, most likely because memory ran out",
+        remedy="Run it again with fewer --workers: it resumes where it stopped",
     )
 
 
 def serve(descriptor: int) -> None:
-    """The other end: what a process does that `run` has started."""
+    """The main loop of a process that `run` has started."""
     connection = Connection(descriptor)
     sys.path[:] = connection.recv()
     work = connection.recv()

@@ -1,6 +1,6 @@
-"""Text into a token set or a set of sentence pairs, in parallel, so that it can be killed at any moment and goes on.
+"""Prepares text as a token set or a set of sentence pairs, in parallel. It may be killed at any moment and resumes.
 
-files -> fingerprint -> key -> tokenizer -> units, each into a shard of its own -> index.json, last
+files -> fingerprint -> key -> tokenizer -> units, each written to its own shard -> index.json, last
 """
 
 import hashlib
@@ -15,61 +15,64 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from stoker.data import hdf5, own, pairing, pool
-from stoker.data.bringing import brought
-from stoker.data.claims import claim, lock, writing
-from stoker.data.encode import UNITS_FOLDER, Advance, Job, encode, read_record, record_path
+from stoker.data import pool, text_function
+from stoker.data.any_set import AnySet, open_prepared
+from stoker.data.bert import hdf5, pairing
+from stoker.data.bert.pairs import Pairs
+from stoker.data.bert.records import PairJob, pair_index
+from stoker.data.encode import UNITS_FOLDER, Advance, EncodeJob, encode, read_record, record_path, with_files
 from stoker.data.files import DataFile, discover, fingerprint
-from stoker.data.pairs import AnySet, Pairs, open_plain
+from stoker.data.output_folder import claim, lock, writing
 from stoker.data.provenance import PROVENANCE_FOLDER
-from stoker.data.records import PairJob, pair_index
 from stoker.data.remote import FETCHED_FOLDER, fetch_all, find, identity, is_remote, kept_in
 from stoker.data.shards import INDEX_FILE, TOKENIZER_FOLDER, VERSION, Index
 from stoker.data.sources import format_of
 from stoker.data.sources.document import BadRecords
 from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, made_in, to_train_with
-from stoker.data.units import Unit, pieces, plan, whole
-from stoker.data.wordpiece import words_of
+from stoker.data.wordpiece import masking_vocabulary
+from stoker.data.work_units import Unit, pieces, plan, whole
 from stoker.rundir import write_atomic
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
+from stoker.spec.host import usable_cores
 
-PARALLELISM = "TOKENIZERS_PARALLELISM"  # whether the tokenizers library uses threads of its own
+PARALLELISM = "TOKENIZERS_PARALLELISM"  # whether the tokenizers library uses threads
 PLAN_FILE = "plan.json"
 HASHES_FILE = ".hashes.json"
 DEFAULT_TOKENIZER = TrainTokenizer(train=8000)
-TRAINING_TEXT = 32 << 20  # characters a tokenizer is trained on: more changes it little and costs memory and minutes
-SMALL = 4 << 20  # bytes that are tokenised before other processes would have started
+# What a tokenizer is trained on: more text hardly changes it, and costs memory and minutes.
+TRAINING_CHARACTERS = 32 << 20
+SMALL_BYTES = 4 << 20  # tokenized before other processes would have started
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class PrepareProgress:
     phase: Literal["collecting", "reading", "waiting", "tokenizer", "tokens"]
     done: int
     """Bytes of the data."""
     total: int
-    """Not known, and 0, while a function of the user's own still yields texts."""
+    """0 while it is unknown, as for a user's function that still yields texts."""
     tokens: int = 0
     fetched: int = 0
-    """Bytes that came from elsewhere."""
+    """Bytes downloaded."""
 
 
-def ignore(_: Progress) -> None:
+def ignore(_: PrepareProgress) -> None:
     """For callers that show no progress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Survey:
-    """What a prepare will work on, known before it starts."""
+class DataSurvey:
+    """The files, tokenizer and key of a prepare, determined before it starts."""
 
     key: str
     files: list[DataFile]
     unreadable: int
     tokenizer: LoadedTokenizer | TrainTokenizer | None
-    """None for HDF5 files that come without."""
+    """None for HDF5 files without a tokenizer."""
     pairs: Pairs | None
     masks: int | None
-    """Masked places in a record of HDF5 files; None for text."""
+    """Masked positions per record of HDF5 files; None for text."""
 
     @property
     def trained(self) -> int | None:
@@ -82,15 +85,15 @@ def prepare(
     *,
     pairs: Pairs | None = None,
     workers: int | None = None,
-    progress: Callable[[Progress], None] = ignore,
+    progress: Callable[[PrepareProgress], None] = ignore,
 ) -> AnySet:
-    """Make a set of tokens, or of pairs, in the folder `out`, or go on with one that was interrupted there."""
+    """Prepares a set of tokens or pairs in the folder `out`, or resumes an interrupted prepare."""
     if is_prepared(data):
         raise UserError(f"{data.path} is a prepared token set already", remedy="Train on it as it is")
-    functions = own.functions(data)
+    functions = text_function.functions(data)
     with writing(out):
         claim(out)
-        data = own.written_down(data, functions, out, progress=collecting(progress))
+        data = text_function.written_to_files(data, functions, out, progress=collecting(progress))
         survey = survey_of(data, pairs, cache=out / HASHES_FILE, workers=workers, progress=progress)
         return _build(data, survey, out, workers=workers, progress=progress)
 
@@ -101,27 +104,27 @@ def prepared(
     *,
     pairs: Pairs | None = None,
     workers: int | None = None,
-    progress: Callable[[Progress], None] = ignore,
+    progress: Callable[[PrepareProgress], None] = ignore,
     fetched: Path | None = None,
 ) -> AnySet:
-    """The set of `data`: itself if it is one, else the one in the store, made or finished now if need be.
+    """The set of `data`: itself if it is prepared, else the set in the store, prepared or finished now if necessary.
 
-    `fetched` is where files from elsewhere may lie already.
+    `fetched`: a folder that may have the remote files already.
     """
     if is_prepared(data) and (made := _folder(data)):
-        return _open_as_asked(data, made)
-    functions = own.functions(data)
+        return _open_checked(data, made)
+    functions = text_function.functions(data)
     with writing(store):
         store.mkdir(parents=True, exist_ok=True)
-        data = own.written_down(data, functions, store, progress=collecting(progress))
+        data = text_function.written_to_files(data, functions, store, progress=collecting(progress))
         survey = survey_of(data, pairs, cache=store / HASHES_FILE, workers=workers, progress=progress)
         folder = store / survey.key
         folder.mkdir(exist_ok=True)
         return _build(data, survey, folder, workers=workers, progress=progress, fetched=fetched)
 
 
-def collecting(progress: Callable[[Progress], None]) -> Callable[[int], None]:
-    return lambda done: progress(Progress(phase="collecting", done=done, total=0))
+def collecting(progress: Callable[[PrepareProgress], None]) -> Callable[[int], None]:
+    return lambda done: progress(PrepareProgress(phase="collecting", done=done, total=0))
 
 
 def is_prepared(data: Data) -> bool:
@@ -130,12 +133,12 @@ def is_prepared(data: Data) -> bool:
 
 
 def _folder(data: Data) -> Path | None:
-    """The one place that the data is in, if it is one."""
+    """The path of the data, if it is a single path."""
     return Path(data.paths[0]) if len(data.paths) == 1 else None
 
 
-def _open_as_asked(data: Data, folder: Path) -> AnySet:
-    tokens = open_plain(folder)
+def _open_checked(data: Data, folder: Path) -> AnySet:
+    tokens = open_prepared(folder)
     if data.tokenizer is None:
         return tokens
     if isinstance(data.tokenizer, TrainTokenizer):
@@ -143,12 +146,12 @@ def _open_as_asked(data: Data, folder: Path) -> AnySet:
     elif not tokens.index.tokenizer:
         same = False
     else:
-        ours = load_folder(tokens.tokenizer).tokenizer
-        same = to_train_with(load(data.tokenizer)).tokenizer.to_str() == ours.to_str()
+        tokenizer = load_folder(tokens.tokenizer).tokenizer
+        same = to_train_with(load(data.tokenizer)).tokenizer.to_str() == tokenizer.to_str()
     if not same:
         raise UserError(
             f"data.tokenizer is not the tokenizer that {folder} was prepared with",
-            remedy="Leave data.tokenizer out, or name the text in data.path and prepare it again",
+            remedy="Leave data.tokenizer out, or set data.path to the text to prepare it again",
         )
     return tokens
 
@@ -159,67 +162,69 @@ def survey_of(
     *,
     cache: Path,
     workers: int | None,
-    progress: Callable[[Progress], None],
-) -> Survey:
-    once: dict[str, DataFile] = {}
-    here: list[tuple[Path, str]] = []
+    progress: Callable[[PrepareProgress], None],
+) -> DataSurvey:
+    unique: dict[str, DataFile] = {}
+    local: list[tuple[Path, str]] = []
     binary = False
-    for elsewhere, group in groupby(data.paths, is_remote):
-        words = list(group)
-        if elsewhere:
-            some = [file for word in words for file in find(word)]
+    for remote, group in groupby(data.paths, is_remote):
+        locations = list(group)
+        if remote:
+            group_files = [file for location in locations for file in find(location)]
         else:
-            found = discover(words)
-            if any(format_of(path) == hdf5.FORMAT for path, _ in found):
-                binary, found = True, hdf5.wanted(found, words)
-            here += found
-            some = fingerprint(
-                found,
+            discovered = discover(locations)
+            if any(format_of(path) == hdf5.FORMAT for path, _ in discovered):
+                binary, discovered = True, hdf5.wanted(discovered, locations)
+            local += discovered
+            group_files = fingerprint(
+                discovered,
                 cache=cache,
                 threads=processes_of(workers),
-                progress=lambda done, total: progress(Progress(phase="reading", done=done, total=total)),
+                progress=lambda done, total: progress(PrepareProgress(phase="reading", done=done, total=total)),
             )
-        for file in some:
-            once.setdefault(file.url or str(file.path), file)  # two words may mean the same file
-    files = list(once.values())
-    tokenizer = _wanted_tokenizer(data, pairs, here, binary=binary)
+        for file in group_files:
+            unique.setdefault(file.url or str(file.path), file)  # two entries may lead to the same file
+    files = list(unique.values())
+    tokenizer = _wanted_tokenizer(data, pairs, local, binary=binary)
     bad = BadRecords(skip=data.skip_bad)
     for file in files:
         if file.problem:
-            bad.add(str(file.path), file.problem, remedy="Convert it to UTF-8 text or take it out")
+            bad.add(str(file.path), file.problem, remedy="Convert it to UTF-8 text, or remove it")
     readable = [file for file in files if not file.problem]
     masks = hdf5.shape(readable, length=pairs.length) if binary and pairs else None
-    by = f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else getattr(tokenizer, "sha256", "")
+    tokenizer_key = (
+        f"train {tokenizer.train}" if isinstance(tokenizer, TrainTokenizer) else getattr(tokenizer, "sha256", "")
+    )
     content = [identity(file) for file in files]
-    parts = [VERSION, by, data.field, data.validation, data.skip_bad, content]
+    parts = [VERSION, tokenizer_key, data.field, data.validation, data.skip_bad, content]
     if pairs:
         parts += ["pairs", pairs.length, None if tokenizer else pairs.vocab]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-    return Survey(key=key, files=readable, unreadable=bad.skipped, tokenizer=tokenizer, pairs=pairs, masks=masks)
+    return DataSurvey(key=key, files=readable, unreadable=bad.skipped, tokenizer=tokenizer, pairs=pairs, masks=masks)
 
 
 def _wanted_tokenizer(
-    data: Data, pairs: Pairs | None, found: list[tuple[Path, str]], *, binary: bool
+    data: Data, pairs: Pairs | None, files: list[tuple[Path, str]], *, binary: bool
 ) -> LoadedTokenizer | TrainTokenizer | None:
     wanted = data.tokenizer or (None if binary else DEFAULT_TOKENIZER)
     tokenizer = load(wanted) if isinstance(wanted, str) else wanted
     if binary:
-        hdf5.check(found, pairs, tokenizer)
+        hdf5.check(files, pairs, tokenizer)
     elif pairs and isinstance(tokenizer, LoadedTokenizer):
-        words_of(tokenizer.tokenizer, wanted)
+        masking_vocabulary(tokenizer.tokenizer, wanted)
     return tokenizer
 
 
 def _build(
     data: Data,
-    survey: Survey,
+    survey: DataSurvey,
     folder: Path,
     *,
     workers: int | None,
-    progress: Callable[[Progress], None],
+    progress: Callable[[PrepareProgress], None],
     fetched: Path | None = None,
 ) -> AnySet:
-    with lock(folder, lambda: progress(Progress(phase="waiting", done=0, total=0))):
+    with lock(folder, lambda: progress(PrepareProgress(phase="waiting", done=0, total=0))):
         if (folder / INDEX_FILE).is_file():
             return _reuse(folder, survey.key)
         _begin(folder, survey.key)
@@ -228,7 +233,7 @@ def _build(
         tokenizer = _tokenizer(data, survey, units, folder, progress)
         vocab = tokenizer.vocab if tokenizer else survey.pairs.vocab if survey.pairs else None
         assert vocab is not None
-        job = Job(
+        job = EncodeJob(
             folder=folder,
             field=data.field,
             validation=data.validation,
@@ -241,35 +246,35 @@ def _build(
             work = partial(pairing.encode, pair_job)
             if survey.masks is not None:
                 work = partial(hdf5.convert, pair_job, vocab)
-            _tokenise(job, work, units, workers=processes_of(workers), progress=progress)
+            _tokenize(job, work, units, workers=processes_of(workers), progress=progress)
             index = pair_index(pair_job, units, key=survey.key, vocab=vocab, trained=survey.trained)
             skipped = survey.unreadable + index.skipped
             replace(index, tokenizer=_hash_of_tokenizer(folder), skipped=skipped).write(folder)
         else:
-            _tokenise(job, partial(encode, job), units, workers=processes_of(workers), progress=progress)
+            _tokenize(job, partial(encode, job), units, workers=processes_of(workers), progress=progress)
             _write_index(job, survey, units, vocab)
         _tidy(folder)
-        return open_plain(folder)
+        return open_prepared(folder)
 
 
 def _reuse(folder: Path, key: str) -> AnySet:
-    tokens = open_plain(folder)
+    tokens = open_prepared(folder)
     if tokens.key != key:
         raise UserError(
-            f"{folder} holds a token set of other data, or of other settings",
+            f"{folder} has a token set of other data or settings",
             remedy="Choose another folder, or delete this one",
         )
     return tokens
 
 
 def _begin(folder: Path, key: str) -> None:
-    """Keep what an interrupted prepare of the same data has left; clear away anything else of ours."""
+    """Keeps the files of an interrupted prepare of the same data, and deletes those of other data."""
     plan_file = folder / PLAN_FILE
-    begun = json.loads(plan_file.read_text())["key"] if plan_file.is_file() else None
-    if begun:
+    started = json.loads(plan_file.read_text())["key"] if plan_file.is_file() else None
+    if started:
         for path in folder.glob("*.part"):
             path.unlink()
-    if begun and begun != key:
+    if started and started != key:
         for path in folder.glob("*.bin"):
             path.unlink()
         for name in (UNITS_FOLDER, PROVENANCE_FOLDER, TOKENIZER_FOLDER, FETCHED_FOLDER):
@@ -280,29 +285,29 @@ def _begin(folder: Path, key: str) -> None:
 
 
 def _tokenizer(
-    data: Data, survey: Survey, units: list[Unit], folder: Path, progress: Callable[[Progress], None]
+    data: Data, survey: DataSurvey, units: list[Unit], folder: Path, progress: Callable[[PrepareProgress], None]
 ) -> LoadedTokenizer | None:
     if survey.tokenizer is None:
         return None
-    # Of what comes from elsewhere the first files: the others are not fetched twice, nor all kept here.
-    here = not any(file.url for file in survey.files)
-    texts = training_text(units, data, TRAINING_TEXT, progress, spread=here)
+    # Of remote data, the first files only: the others are neither fetched twice nor all kept.
+    local = not any(file.url for file in survey.files)
+    texts = training_text(units, data, TRAINING_CHARACTERS, progress, spread=local)
     return made_in(folder / TOKENIZER_FOLDER, survey.tokenizer, texts, pairs=survey.pairs is not None)
 
 
 def training_text(
-    units: list[Unit], data: Data, most: int, progress: Callable[[Progress], None], *, spread: bool
+    units: list[Unit], data: Data, most: int, progress: Callable[[PrepareProgress], None], *, spread: bool
 ) -> Iterator[str]:
-    """The beginning of every unit, or of all of them: the same each time, and no more than is needed."""
+    """The start of every unit, or of the whole data: the same each time, and no more than necessary."""
     total, done = sum(unit.size for unit in units), 0
     left = most
     for unit in units:
         left = most // len(units) if spread else left
         if left <= 0:
             break
-        for arrived in fetch_all(file for file, _ in unit.parts):
-            done += arrived
-            progress(Progress(phase="tokenizer", done=done, total=0))
+        for size in fetch_all(file for file, _ in unit.parts):
+            done += size
+            progress(PrepareProgress(phase="tokenizer", done=done, total=0))
         for _, piece in pieces(unit, data.field, BadRecords(skip=data.skip_bad)):
             yield piece.text[:left]
             left -= len(piece.text)
@@ -310,31 +315,31 @@ def training_text(
                 break
         if spread:
             done += unit.size
-            progress(Progress(phase="tokenizer", done=done, total=total))
+            progress(PrepareProgress(phase="tokenizer", done=done, total=total))
 
 
-def _tokenise(
-    job: Job,
+def _tokenize(
+    job: EncodeJob,
     work: Callable[[Unit], Iterator[Advance]],
     units: list[Unit],
     *,
     workers: int,
-    progress: Callable[[Progress], None],
+    progress: Callable[[PrepareProgress], None],
 ) -> None:
-    work = partial(brought, job.folder, work)
+    work = partial(with_files, job.folder, work)
     missing = [unit for unit in units if not record_path(job.folder, unit).is_file()]
     total, left = sum(unit.size for unit in units), sum(unit.size for unit in missing)
     done, tokens, fetched = total - left, 0, 0
-    if workers == 1 or left < SMALL:
+    if workers == 1 or left < SMALL_BYTES:
         advances = _in_this_process(work, missing)
     else:
-        threads = max(1, workers // len(missing))  # a file that cannot be split has the cores to itself
+        threads = max(1, workers // len(missing))  # a file that cannot be split gets all cores
         environment = {PARALLELISM: "true" if threads > 1 else "false", "RAYON_NUM_THREADS": str(threads)}
         advances = pool.run(work, missing, processes=workers, environment=environment)
     with closing(advances):
         for advance in advances:
             done, tokens, fetched = done + advance.bytes, tokens + advance.tokens, fetched + advance.fetched
-            progress(Progress(phase="tokens", done=done, total=total, tokens=tokens, fetched=fetched))
+            progress(PrepareProgress(phase="tokens", done=done, total=total, tokens=tokens, fetched=fetched))
 
 
 def _in_this_process(work: Callable[[Unit], Iterator[Advance]], units: list[Unit]) -> Generator[Advance]:
@@ -350,7 +355,7 @@ def _in_this_process(work: Callable[[Unit], Iterator[Advance]], units: list[Unit
             os.environ[PARALLELISM] = before
 
 
-def _write_index(job: Job, survey: Survey, units: list[Unit], vocab: int) -> None:
+def _write_index(job: EncodeJob, survey: DataSurvey, units: list[Unit], vocab: int) -> None:
     records = [read_record(job.folder, unit) for unit in units]
     train, validation = [record.train for record in records], [record.validation for record in records]
     if not any(shard.tokens for shard in train):
@@ -382,4 +387,5 @@ def _tidy(folder: Path) -> None:
 
 
 def processes_of(workers: int | None) -> int:
-    return workers or len(os.sched_getaffinity(0))
+    """The requested number, else the number of usable cores."""
+    return workers or usable_cores()

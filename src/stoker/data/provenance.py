@@ -1,6 +1,6 @@
-"""Where the tokens of a unit came from: one small file a unit, kept beside the shards.
+"""Where the tokens of a unit came from: one small file per unit, beside the shards.
 
-A token is found again by reading its source up to the nearest mark before it, and tokenising only from there.
+To locate a token, its source is read up to the nearest mark before it, and only tokenized from that mark on.
 """
 
 import json
@@ -13,18 +13,18 @@ from stoker.data.files import DataFile
 from stoker.data.remote.addresses import shown
 from stoker.data.shards import Shard
 from stoker.data.sources.document import Span
-from stoker.data.units import Unit
+from stoker.data.work_units import Unit
 from stoker.rundir import write_atomic
 
 PROVENANCE_FOLDER = "provenance"
-MARK = 1 << 16  # characters between two marks: some 20 ms of tokenising, some 16 bytes of JSON
+CHARACTERS_PER_MARK = 1 << 16  # about 20 ms of tokenizing, and 16 bytes of JSON
 
 Mark = tuple[int, int]  # pieces of the part, and the tokens made of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """A part of a file that a unit was made of."""
+class ProvenancePart:
+    """A part of a file in a unit."""
 
     file: DataFile
     span: Span
@@ -32,7 +32,7 @@ class Part:
     marks: list[Mark]
 
     def mark(self, token: int) -> Mark:
-        """The last one at or before a token of the part."""
+        """The last mark at or before a token of the part."""
         at = bisect_right(self.marks, token, key=lambda mark: mark[1])
         return self.marks[at - 1] if at else (0, 0)
 
@@ -40,12 +40,12 @@ class Part:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
     field: str
-    """The field of a record that held the text."""
-    parts: list[Part]
+    """The field of a record with the text."""
+    parts: list[ProvenancePart]
 
 
 class Trace:
-    """Counts, while a unit is tokenised, what came of each of its parts."""
+    """Counts the tokens of each part while a unit is tokenized."""
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
@@ -54,10 +54,10 @@ class Trace:
         self._part = self._pieces = self._since = 0
 
     def add(self, part: int, *, characters: int, tokens: int) -> None:
-        """A piece of a part, in order."""
+        """Adds a piece; pieces come in order."""
         if part != self._part:
             self._part, self._pieces, self._since = part, 0, 0
-        elif self._since >= MARK:
+        elif self._since >= CHARACTERS_PER_MARK:
             self._marks[part].append((self._pieces, self._tokens[part]))
             self._since = 0
         self._pieces += 1
@@ -67,7 +67,7 @@ class Trace:
     def write(self, folder: Path, field: str) -> None:
         counted = zip(self._unit.parts, self._tokens, self._marks, strict=True)
         parts = [
-            Part(file=_without_secrets(file), span=span, tokens=tokens, marks=marks)
+            ProvenancePart(file=_without_secrets(file), span=span, tokens=tokens, marks=marks)
             for (file, span), tokens, marks in counted
         ]
         record = asdict(Provenance(field=field, parts=parts))
@@ -75,7 +75,7 @@ class Trace:
 
 
 def read(folder: Path, shard: Shard) -> Provenance | None:
-    """Of the unit that a shard holds the tokens of; None for a set that was made without."""
+    """The provenance of the unit in a shard; None for a set that was prepared without provenance."""
     try:
         record = json.loads(_path(folder, shard.file.rpartition("-")[2].removesuffix(".bin")).read_text())
     except FileNotFoundError:
@@ -87,9 +87,9 @@ def _without_secrets(file: DataFile) -> DataFile:
     return replace(file, url=shown(file.url)) if file.url else file
 
 
-def _part(record: dict[str, Any]) -> Part:
+def _part(record: dict[str, Any]) -> ProvenancePart:
     file = record["file"]
-    return Part(
+    return ProvenancePart(
         file=DataFile(**file | {"path": Path(file["path"])}),
         span=Span(**record["span"]),
         tokens=record["tokens"],

@@ -3,10 +3,10 @@
 The file is a protobuf message: pieces of text, each with a score and a kind, and how text is normalised. Only these are
 read, and nothing of the file is ever run.
 
-What Llama 2 has, BPE without rules, is exact. Elsewhere the tokenizers library goes its own way in a few places: a
-control piece that is spelled out, such as </s>, becomes that token; beside a symbol that the user defined, text is
-normalised on its own; a rule for the first of several code points that are one character is taken for all of them; and
-of cuts that score the same, unigram may take another.
+BPE without normalisation rules, as in Llama 2, is exact. Otherwise the tokenizers library differs in a few cases: a
+control piece that is spelled out, such as </s>, becomes that token; text beside a user-defined symbol is normalised on
+its own; a rule for the first of several code points of a character is applied to all of them; and among cuts with
+the same score, unigram may choose another.
 """
 
 import struct
@@ -20,12 +20,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED = 1, 2, 3, 4, 5  # kinds of pieces; a sixth are bytes
-UNKNOWN_SHOWN = " ⁇ "  # what SentencePiece writes for what it does not know
+UNKNOWN_SHOWN = " ⁇ "  # how SentencePiece shows an unknown piece
 TRIMMED = r"\A +| +\z"
 MERGED_AT_ONCE = f"{SPACE}*[^{SPACE}]+|{SPACE}+"
 
 
-class Piece(NamedTuple):
+class VocabularyPiece(NamedTuple):
     text: str
     score: float
     kind: int
@@ -33,39 +33,39 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proto:
-    """What the file says, with SentencePiece's defaults where it is silent."""
+    """The content of the file, with SentencePiece's defaults."""
 
-    pieces: list[Piece]
+    pieces: list[VocabularyPiece]
     model: int
     byte_fallback: bool
     suffix: bool
-    """Spaces go with the word before them."""
+    """Spaces belong to the word before them."""
     charsmap: bytes
     prefix: bool
-    """A space is put before the text."""
+    """A space is added before the text."""
     squeeze: bool
-    """Of spaces in a row one is kept, and none at the ends."""
+    """Repeated spaces are collapsed, and those at the ends removed."""
     escape: bool
     """Spaces are written as ▁."""
     unknown_shown: str
 
 
 def read(data: bytes) -> Tokenizer:
-    """Raises ValueError when it is none that can be read."""
+    """Raises ValueError if it cannot be read."""
     proto = _parse(data)
-    for what, wrong in (
+    for problem, applies in (
         ("its model is neither BPE nor unigram", proto.model not in (UNIGRAM, BPE)),
         ("it puts spaces after words", proto.suffix),
         ("it keeps spaces as they are", not proto.escape),
         ("it has pieces that are not used", any(piece.kind == UNUSED for piece in proto.pieces)),
         ("it has no piece for what is unknown", all(piece.kind != UNKNOWN for piece in proto.pieces)),
     ):
-        if wrong:
-            raise ValueError(what)
+        if applies:
+            raise ValueError(problem)
     tokenizer = Tokenizer(_unigram(proto) if proto.model == UNIGRAM else _bpe(proto))
     tokenizer.normalizer = _normalizer(proto)
     if proto.model == UNIGRAM or all(SPACE not in piece.text.lstrip(SPACE) for piece in proto.pieces):
-        # No piece goes on over a space, so words can be looked at one by one: faster, and the same.
+        # No piece spans a space, so each word can be processed by itself: faster, with the same result.
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(MERGED_AT_ONCE), "isolated")
     tokenizer.decoder = _decoder(proto)
     for kind, special in ((CONTROL, True), (USER, False)):
@@ -82,11 +82,11 @@ def _bpe(proto: Proto) -> models.BPE:
     return models.BPE(ids, _merges(proto.pieces), unk_token=unknown, fuse_unk=True, byte_fallback=proto.byte_fallback)
 
 
-def _merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
-    """SentencePiece joins the neighbours that make the piece of the best score, of equal ones the leftmost.
+def _merges(pieces: Sequence[VocabularyPiece]) -> list[tuple[str, str]]:
+    """SentencePiece joins the neighbours that form the piece with the best score; with equal scores, the leftmost.
 
-    Here every pair has a rank of its own. Two pairs that make one piece can only meet over a shared middle (x y and y z
-    are the same text): the one that begins with the piece's own beginning anew is the left one, and is ranked first.
+    Here every pair has its own rank. Two pairs that form the same piece can only compete over a shared middle (x y and
+    y z are the same text): the pair that starts with the start of the piece again is the left pair, and ranks first.
     """
     normal = {piece.text for piece in pieces if piece.kind == NORMAL}
     merges = []
@@ -99,7 +99,7 @@ def _merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
 
 
 def _unigram(proto: Proto) -> models.Unigram:
-    """Pieces that are no text are in reach here of a text that spells them, so they cost more than its letters."""
+    """Text that spells a control piece could match it, so such pieces get a score below that of any text."""
     out_of_reach = min((piece.score for piece in proto.pieces if piece.kind == NORMAL), default=0.0) - 1000
     vocabulary = [(piece.text, piece.score if piece.kind == NORMAL else out_of_reach) for piece in proto.pieces]
     unknown = next(number for number, piece in enumerate(proto.pieces) if piece.kind == UNKNOWN)
@@ -135,7 +135,7 @@ def _decoder(proto: Proto) -> decoders.Decoder:
 def _parse(data: bytes) -> Proto:
     message = _fields(data)
     if not all(number in message for number in (1, 2, 3)):  # pieces, how it was trained, how text is normalised
-        raise ValueError("it is no SentencePiece model, or half of one")
+        raise ValueError("it is not a SentencePiece model, or it is truncated")
     trainer = _fields(_last_bytes(message, 2))
     normalizer = _fields(_last_bytes(message, 3))
     shown = _last_bytes(trainer, 44)
@@ -152,21 +152,21 @@ def _parse(data: bytes) -> Proto:
     )
 
 
-def _piece(data: bytes) -> Piece:
+def _piece(data: bytes) -> VocabularyPiece:
     fields = _fields(data)
     (score,) = struct.unpack("<f", _last_bytes(fields, 2) or bytes(4))
-    return Piece(text=_last_bytes(fields, 1).decode(), score=score, kind=_last_int(fields, 3, NORMAL))
+    return VocabularyPiece(text=_last_bytes(fields, 1).decode(), score=score, kind=_last_int(fields, 3, NORMAL))
 
 
 Value = int | bytes
 
 
 def _fields(data: bytes) -> dict[int, list[Value]]:
-    """A protobuf message, one level deep: number of the field -> what it holds, in order."""
-    found: dict[int, list[Value]] = defaultdict(list)
+    """A protobuf message, one level deep: number of the field -> its values, in order."""
+    fields: dict[int, list[Value]] = defaultdict(list)
     for number, value in _walk(data):
-        found[number].append(value)
-    return found
+        fields[number].append(value)
+    return fields
 
 
 def _walk(data: bytes) -> Iterator[tuple[int, Value]]:

@@ -1,8 +1,8 @@
-"""A prepared token set: a folder of token shards, memory-mapped, and the index that says the set is whole.
+"""A prepared token set: a folder of token shards, memory-mapped, and the index that marks it as complete.
 
     index.json  train-00000.bin …  validation-00000.bin …  provenance/00000.json …  tokenizer/tokenizer.json
 
-The shards of a split are one stream of tokens. index.json is written last: a folder without it is half made.
+The shards of a split are one stream of tokens. index.json is written last: a folder without it is incomplete.
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from stoker.data.intact import SetFile, check_hashes, check_sizes
+from stoker.data.integrity import SetFile, check_hashes, check_sizes
 from stoker.data.order import Order, Shuffled, Windowed
 from stoker.rundir import write_atomic
 from stoker.spec.bounded import read_json
@@ -28,8 +28,12 @@ Dtype = Literal["uint16", "uint32"]
 VERSION = 1
 INDEX_FILE = "index.json"
 TOKENIZER_FOLDER = "tokenizer"
-LARGEST_INDEX = 256 << 20  # bytes
+MAX_INDEX_BYTES = 256 << 20
 OPEN_SHARDS = 128  # each mapping holds a file descriptor, and a process has 1024 of them
+
+
+class UnreadableSet(UserError):
+    """A folder has no token set, or its token set is damaged or of another version."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +46,7 @@ class Shard:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:
     key: str
-    """The content address: the same data and tokenizer give the same key."""
+    """The content key: the same data and tokenizer give the same key."""
     dtype: Dtype
     vocab: int
     end: int
@@ -50,16 +54,16 @@ class Index:
     tokenizer: str
     """sha256 of tokenizer/tokenizer.json."""
     trained: int | None
-    """The size asked for when the tokenizer was trained on this data."""
+    """The requested size, if the tokenizer was trained on this data."""
     documents: int
     bytes: int
     """Bytes of text, as UTF-8."""
     skipped: int
-    """Records that could not be read and were left out."""
+    """Records that could not be read and were skipped."""
     train: list[Shard] = field(default_factory=list)
     validation: list[Shard] = field(default_factory=list)
     window: int | None = None
-    """Tokens that are shuffled together, of a set that was a stream while it was made."""
+    """Tokens per shuffle window, for a set that was prepared as a stream."""
     version: int = VERSION
 
     @property
@@ -73,20 +77,20 @@ class Index:
 
     @staticmethod
     def record(folder: Path) -> dict[str, Any]:
-        """What the index of a prepared set of any kind says."""
+        """The index of a prepared set of any kind, as JSON."""
         try:
-            record = read_json(folder / INDEX_FILE, max_bytes=LARGEST_INDEX)
+            record = read_json(folder / INDEX_FILE, max_bytes=MAX_INDEX_BYTES)
         except (FileNotFoundError, NotADirectoryError):
-            raise UserError(
-                f"{folder} is not a whole token set: it has no {INDEX_FILE}",
-                remedy="Its prepare was interrupted: run it again and it goes on",
+            raise UnreadableSet(
+                f"{folder} is not a complete token set: it has no {INDEX_FILE}",
+                remedy="Its prepare was interrupted: run it again to resume it",
             ) from None
         except ValueError as e:
             raise _damaged(folder) from e
         if not isinstance(record, dict):
             raise _damaged(folder)
         if record.get("version") != VERSION:
-            raise UserError(
+            raise UnreadableSet(
                 f"{folder} is a token set of version {record.get('version')}, and this stoker reads version {VERSION}",
                 remedy="Prepare the data again into another folder",
             )
@@ -99,12 +103,12 @@ class Index:
         except ValidationError as e:
             raise _damaged(folder) from e
         if any(Path(shard.file).name != shard.file or shard.tokens < 0 for shard in index.train + index.validation):
-            raise _damaged(folder)  # a shard lies in the folder
+            raise _damaged(folder)  # a shard is in the folder itself
         return index
 
 
-def _damaged(folder: Path) -> UserError:
-    return UserError(f"{folder / INDEX_FILE} is damaged", remedy="Delete the folder and prepare it again")
+def _damaged(folder: Path) -> UnreadableSet:
+    return UnreadableSet(f"{folder / INDEX_FILE} is damaged", remedy="Delete the folder and prepare it again")
 
 
 class Split:
@@ -121,15 +125,15 @@ class Split:
         self.tokens = int(self._ends[-1]) if shards else 0
 
     def files(self) -> list[SetFile]:
-        """Those that it has by now."""
+        """The files that exist so far."""
         return [self._file(shard) for shard in range(len(self._paths))]
 
     def check_when_read(self) -> None:
-        """Compare each shard with its hash before a token of it is used: for readers that can wait for that."""
+        """Checks each shard's hash before its first use: for readers that can afford the time."""
         self._checks = True
 
     def samples(self, length: int) -> int:
-        """Sample i is tokens[i * length : (i + 1) * length + 1]: neighbours share the token that one predicts."""
+        """Sample i is tokens[i * length : (i + 1) * length + 1]: neighbours share one token."""
         return max(0, (self.tokens - 1) // length)
 
     def order(self, seed: int, length: int) -> Order:
@@ -138,7 +142,7 @@ class Split:
         return Shuffled(seed, self.samples(length))
 
     def width(self, length: int) -> int:
-        """Numbers in a sample's row."""
+        """Length of a sample's row."""
         return length + 1
 
     def read(self, ids: NDArray[np.int64], length: int) -> NDArray[np.int64]:
@@ -153,7 +157,7 @@ class Split:
         return rows
 
     def tail(self, length: int) -> NDArray[np.int64] | None:
-        """The row after the last sample, which is shorter; None when there is nothing to predict in it."""
+        """The shorter row after the last sample; None if it has nothing to predict."""
         start = self.samples(length) * length
         if self.tokens - 1 <= start:
             return None
@@ -165,9 +169,9 @@ class Split:
         while start < stop:
             tokens = self._shard(number)
             offset = start - (int(self._ends[number]) - len(tokens))
-            found = tokens[offset : offset + stop - start]
-            yield self._shards[number], offset, found
-            start, number = start + len(found), number + 1
+            stretch = tokens[offset : offset + stop - start]
+            yield self._shards[number], offset, stretch
+            start, number = start + len(stretch), number + 1
 
     def _fill(self, row: NDArray[np.int64], start: int, shard: int) -> None:
         filled = 0
@@ -206,24 +210,24 @@ class TokenSet:
 
     @property
     def whole(self) -> bool:
-        """Whether it has an end that is known."""
+        """Whether its size is final."""
         return True
 
     def problem(self) -> UserError | None:
-        """Why nothing more is added to it, where something should be."""
+        """Why a set that should grow does not."""
         return None
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Costs a look at each shard's size, whatever their length."""
+        """Checks only the size of each shard."""
         index = Index.read(path)
         check_sizes(path, index.sizes)
         return cls(path, index)
 
     def files(self) -> list[SetFile]:
-        """What training depends on."""
+        """The files that training depends on."""
         return self.train.files() + self.validation.files()
 
     def verify(self) -> None:
-        """Read every shard and compare its hash with the index."""
+        """Reads every shard and compares its hash with the index."""
         check_hashes(self.files())

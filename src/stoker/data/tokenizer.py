@@ -1,4 +1,4 @@
-"""Tokenizers: trained on the data, read from a folder, or fetched from the Hugging Face hub. Nothing in them is run."""
+"""Tokenizers: trained on the data, read from a folder, or fetched from the Hugging Face hub. They run no code."""
 
 import hashlib
 import json
@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from huggingface_hub import constants, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+import huggingface_hub  # its functions are loaded when they are used, and with them an HTTP client
+from huggingface_hub import constants
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from stoker.data import sentencepiece, wordpiece
@@ -21,18 +21,22 @@ from stoker.spec.bounded import read_json
 from stoker.spec.data import TrainTokenizer
 from stoker.spec.errors import UserError
 
-LARGEST_FILE = 256 << 20  # bytes; that of 256,000 tokens has 33 MiB
-MOST_TOKENS = 1 << 24  # rows that an embedding would need
+MAX_FILE_BYTES = 256 << 20  # a tokenizer of 256,000 tokens has 33 MiB
+MAX_TOKENS = 1 << 24  # rows of the embedding
 LONG_WORD = re.compile(r"\S{1000}|\s{1000}")
-BLOCK = 500  # characters: half of that
+BLOCK_CHARACTERS = 500  # half of the length of a long word
 END = "<|endoftext|>"
 END_TOKENS = (END, "</s>", "<|end_of_text|>")
 TOKENIZER_FILE = "tokenizer.json"
 PAIR = ("vocab.json", "merges.txt")
 MODEL_FILE = "tokenizer.model"
 CONFIGS = ("tokenizer_config.json", "config.json")
-KINDS = ((TOKENIZER_FILE,), PAIR, (MODEL_FILE,), (VOCABULARY_FILE,))  # of files, each a tokenizer by itself
-FORMS = "Give a folder with tokenizer.json, tokenizer.model, vocab.txt, or with vocab.json and merges.txt, or let one be trained: data.tokenizer='{train: 8000}'"  # noqa: E501
+KINDS = ((TOKENIZER_FILE,), PAIR, (MODEL_FILE,), (VOCABULARY_FILE,))  # sets of files, each a complete tokenizer
+FORMS = "Give a folder with tokenizer.json, tokenizer.model, vocab.txt, or with vocab.json and merges.txt, or train one: data.tokenizer='{train: 8000}'"  # noqa: E501
+
+
+class TokenizerError(UserError):
+    """A tokenizer does not exist, cannot be downloaded, or cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,10 +45,10 @@ class LoadedTokenizer:
     end: str
     """The token that ends a document."""
     sha256: str
-    """Of the files it was read from."""
+    """Hash of its files."""
     begin: str | None = None
-    """The token that every text begins with for a model that was taught so: Llama's. Ours are not: a run that we train
-    joins documents by the end token, and nothing else comes between them."""
+    """The token that every text starts with for models that were trained so, such as Llama. Stoker's own training
+    puts the end token between documents, and nothing else."""
 
     @property
     def end_id(self) -> int:
@@ -58,7 +62,7 @@ class LoadedTokenizer:
 
     @property
     def vocab(self) -> int:
-        """Rows an embedding needs: ids may have holes."""
+        """Rows that an embedding needs: ids may have gaps."""
         return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
 
 
@@ -68,7 +72,7 @@ def load(name: str) -> LoadedTokenizer:
     if folder.is_dir():
         return load_folder(folder)
     if name.startswith((".", "/", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise UserError(f"the tokenizer folder {name} does not exist", remedy=FORMS)
+        raise TokenizerError(f"the tokenizer folder {name} does not exist", remedy=FORMS)
     return _load_files(name, _fetch(name))
 
 
@@ -82,7 +86,7 @@ def load_folder(folder: Path) -> LoadedTokenizer:
 
 
 def train(size: int, texts: Iterator[str], *, pairs: bool = False) -> LoadedTokenizer:
-    """Byte-level BPE with GPT-2's way of splitting words, or WordPiece for pairs of sentences."""
+    """Byte-level BPE with GPT-2's word splitting, or WordPiece for sentence pairs."""
     texts = (part for text in texts for part in _short_words(text))
     if pairs:
         return _trained(wordpiece.train(size, texts), SEPARATOR)
@@ -98,7 +102,7 @@ def train(size: int, texts: Iterator[str], *, pairs: bool = False) -> LoadedToke
 
 
 def _short_words(text: str) -> Iterator[str]:
-    """The text, cut inside words that no vocabulary could hold: the time to train grows with the square of a word."""
+    """The text, with very long words cut: training time grows with the square of a word's length."""
     start = 0
     for match in LONG_WORD.finditer(text) if _may_have_long_words(text) else ():
         yield text[start : match.end()]
@@ -107,9 +111,9 @@ def _short_words(text: str) -> Iterator[str]:
 
 
 def _may_have_long_words(text: str) -> bool:
-    """A quick look, some forty times as fast: a long word fills one of these blocks."""
-    for start in range(0, len(text) - BLOCK + 1, BLOCK):
-        stop = start + BLOCK
+    """A quick test, about forty times as fast: a long word fills at least one block."""
+    for start in range(0, len(text) - BLOCK_CHARACTERS + 1, BLOCK_CHARACTERS):
+        stop = start + BLOCK_CHARACTERS
         if text.find(" ", start, stop) < 0 and text.find("\n", start, stop) < 0:
             return True
         if text[start : start + 1].isspace() and text[start:stop].isspace():
@@ -122,7 +126,7 @@ def _trained(tokenizer: Tokenizer, end: str) -> LoadedTokenizer:
 
 
 def to_train_with(loaded: LoadedTokenizer) -> LoadedTokenizer:
-    """The same without the token that texts begin with: the model will see none."""
+    """The same tokenizer without the token that texts start with: training uses none."""
     if loaded.begin is None:
         return loaded
     bare = Tokenizer.from_str(loaded.tokenizer.to_str())
@@ -130,15 +134,15 @@ def to_train_with(loaded: LoadedTokenizer) -> LoadedTokenizer:
     return replace(loaded, tokenizer=bare, begin=None)
 
 
-def going_on(tokenizer: Tokenizer) -> Tokenizer | None:
-    """The same for text that goes on in the middle of a document: no space is put before it. None where none is."""
+def continuing(tokenizer: Tokenizer) -> Tokenizer | None:
+    """The same tokenizer for text in the middle of a document: adds no space before it. None if it never does."""
     whole = json.loads(tokenizer.to_str())
     bare = whole | {part: _without_prefix(whole[part]) for part in ("normalizer", "pre_tokenizer")}
     return None if bare == whole else Tokenizer.from_str(json.dumps(bare))
 
 
 def save(loaded: LoadedTokenizer, folder: Path) -> None:
-    """Leave a folder that `load` and transformers' AutoTokenizer read. tokenizer.json comes last."""
+    """Writes a folder that `load` and transformers' AutoTokenizer can read. tokenizer.json is written last."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -154,7 +158,7 @@ def save(loaded: LoadedTokenizer, folder: Path) -> None:
 def made_in(
     home: Path, wanted: LoadedTokenizer | TrainTokenizer, texts: Iterator[str], *, pairs: bool = False
 ) -> LoadedTokenizer:
-    """The tokenizer to train with, saved in a folder; one that an interrupted prepare has left there is taken."""
+    """The tokenizer to train with, saved in a folder; reuses the tokenizer of an interrupted prepare."""
     if not (home / TOKENIZER_FILE).is_file():
         if isinstance(wanted, TrainTokenizer):
             wanted = train(wanted.train, texts, pairs=pairs)
@@ -163,7 +167,7 @@ def made_in(
 
 
 def special_tokens(loaded: LoadedTokenizer) -> dict[str, str]:
-    """By the names that transformers has for them: BERT's, or the one that ends a document."""
+    """Special tokens by their names in transformers: BERT's, or the end token."""
     if loaded.end != SEPARATOR:
         return {"eos_token": loaded.end}
     known = [token for token in SPECIALS if loaded.tokenizer.token_to_id(token) is not None]
@@ -172,8 +176,10 @@ def special_tokens(loaded: LoadedTokenizer) -> dict[str, str]:
 
 def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
     for file in files.values():
-        if file.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{file} is larger than {LARGEST_FILE >> 20} MiB, and no tokenizer is", remedy=FORMS)
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise TokenizerError(
+                f"{file} is larger than {MAX_FILE_BYTES >> 20} MiB, too large for a tokenizer", remedy=FORMS
+            )
     try:
         if TOKENIZER_FILE in files:
             used = [files[TOKENIZER_FILE]]
@@ -188,21 +194,21 @@ def _load_files(name: str, files: dict[str, Path]) -> LoadedTokenizer:
             used = [files[file] for file in (VOCABULARY_FILE, CONFIGS[0]) if file in files]
             tokenizer = wordpiece.from_vocabulary(used[0], lowercase=_lowercase(files))
         else:
-            raise UserError(
+            raise TokenizerError(
                 f"{name} has no {TOKENIZER_FILE}, no {MODEL_FILE}, and not both {' and '.join(PAIR)}", remedy=FORMS
             )
         tokenizer.no_truncation()
         tokenizer.no_padding()
         end, begin = _end_token(name, tokenizer, files), _begin_token(tokenizer, files)
-    except UserError:
+    except TokenizerError:
         raise
     except BaseException as e:  # the tokenizers library raises plain Exception, or panics, for any fault in the file
         if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
             raise
-        raise UserError(f"the tokenizer in {name} cannot be read: {e}", remedy=FORMS) from e
+        raise TokenizerError(f"the tokenizer in {name} cannot be read: {e}", remedy=FORMS) from e
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
-    if largest >= MOST_TOKENS:
-        raise UserError(f"the tokenizer in {name} has a token of the number {largest}", remedy=FORMS)
+    if largest >= MAX_TOKENS:
+        raise TokenizerError(f"the tokenizer in {name} has a token with id {largest}", remedy=FORMS)
     sha256 = hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in used)).hexdigest()
     return LoadedTokenizer(tokenizer=tokenizer, end=end, sha256=sha256, begin=begin)
 
@@ -217,9 +223,9 @@ def _from_pair(vocab: Path, merges: Path) -> Tokenizer:
 def _from_model(file: Path) -> Tokenizer:
     data = file.read_bytes()
     if re.match(rb"[A-Za-z0-9+/]+=* \d+\n", data):
-        raise UserError(
+        raise TokenizerError(
             f"{file} is a list of tiktoken's, as Llama 3 has it, and no SentencePiece model",
-            remedy=f"Take the {TOKENIZER_FILE} of the same model",
+            remedy=f"Use the {TOKENIZER_FILE} of the same model",
         )
     return sentencepiece.read(data)
 
@@ -236,40 +242,40 @@ def _end_token(name: str, tokenizer: Tokenizer, files: dict[str, Path]) -> str:
         if tokenizer.token_to_id(token) is not None:
             return token
     for config in CONFIGS:
-        if found := _configured_end(tokenizer, _said(files, config)):
-            return found
+        if configured := _configured_end(tokenizer, _read_config(files, config)):
+            return configured
     if tokenizer.token_to_id(SEPARATOR) is not None:
         return SEPARATOR
-    raise UserError(
+    raise TokenizerError(
         f"the tokenizer {name} has no token that ends a document",
         remedy=f'Name one of its tokens in {CONFIGS[0]} beside it: {{"eos_token": "…"}}',
     )
 
 
 def _begin_token(tokenizer: Tokenizer, files: dict[str, Path]) -> str | None:
-    """Named in tokenizer_config.json, and put before a text by what that says, or by tokenizer.json."""
-    config = _said(files, CONFIGS[0])
+    """The token named in tokenizer_config.json, if that file or tokenizer.json adds it before a text."""
+    config = _read_config(files, CONFIGS[0])
     token = _content(config.get("bos_token"))
     id = tokenizer.token_to_id(token) if isinstance(token, str) else None
     if id is None:
         return None
-    there = tokenizer.encode("x").ids[:1] == [id]
-    if not config.get("add_bos_token", there):
+    added = tokenizer.encode("x").ids[:1] == [id]
+    if not config.get("add_bos_token", added):
         return None
-    if not there:
+    if not added:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{token} $A", pair=f"{token} $A {token}:1 $B:1", special_tokens=[(token, id)]
         )
     return str(token)
 
 
-def _said(files: dict[str, Path], name: str) -> dict[str, Any]:
-    """What a file beside the tokenizer says; one that is damaged says nothing."""
+def _read_config(files: dict[str, Path], name: str) -> dict[str, Any]:
+    """The content of a JSON file beside the tokenizer; empty if it is missing or damaged."""
     try:
-        said = read_json(files[name]) if name in files else {}
+        values = read_json(files[name]) if name in files else {}
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def _content(token: Any) -> Any:
@@ -277,7 +283,7 @@ def _content(token: Any) -> Any:
 
 
 def _without_prefix(part: Any) -> Any:
-    """Of a tokenizer's JSON. What trims the text's beginning takes a space that was there, and must put it back."""
+    """Changes a tokenizer's JSON: a step that strips the start of the text must keep a space."""
     if not isinstance(part, dict):
         return part
     for steps in ("normalizers", "pretokenizers"):
@@ -288,7 +294,7 @@ def _without_prefix(part: Any) -> Any:
 
 
 def _lowercase(files: dict[str, Path]) -> bool:
-    """What the file beside a vocab.txt says; BERT's cased models say false."""
+    """The setting in the file beside a vocab.txt; false for BERT's cased models."""
     config = read_json(files[CONFIGS[0]]) if CONFIGS[0] in files else {}
     return bool(config.get("do_lower_case", True))
 
@@ -304,19 +310,19 @@ def _fetch(name: str) -> dict[str, Path]:
     """The tokenizer's files from the hub's cache on this machine, else from the hub."""
     try:
         files = _download(name, local=True)
-    except HFValidationError as e:
-        raise UserError(f"'{name}' is neither a folder nor a name on the hub", remedy=FORMS) from e
+    except huggingface_hub.errors.HFValidationError as e:
+        raise TokenizerError(f"'{name}' is neither a folder nor a name on the hub", remedy=FORMS) from e
     if any(all(name in files for name in names) for names in KINDS):
         return files
     if not reachable(constants.ENDPOINT):
-        raise UserError(
-            f"'{name}' is no folder here, and the hub ({constants.ENDPOINT}) cannot be reached", remedy=FORMS
+        raise TokenizerError(
+            f"'{name}' is not a folder here, and the hub ({constants.ENDPOINT}) cannot be reached", remedy=FORMS
         )
     try:
         return _download(name, local=False)
     except (OSError, ValueError) as e:
         reason = str(e).strip().splitlines()[0]
-        raise UserError(f"the tokenizer '{name}' cannot be fetched from the hub: {reason}", remedy=FORMS) from e
+        raise TokenizerError(f"the tokenizer '{name}' cannot be fetched from the hub: {reason}", remedy=FORMS) from e
 
 
 def _download(name: str, *, local: bool) -> dict[str, Path]:
@@ -325,14 +331,14 @@ def _download(name: str, *, local: bool) -> dict[str, Path]:
         if file in (*PAIR, MODEL_FILE, VOCABULARY_FILE) and TOKENIZER_FILE in files:
             continue
         try:
-            files[file] = Path(hf_hub_download(name, file, local_files_only=local))
-        except EntryNotFoundError:
-            continue  # most repositories lack some of these
+            files[file] = Path(huggingface_hub.hf_hub_download(name, file, local_files_only=local))
+        except huggingface_hub.errors.EntryNotFoundError:
+            continue  # most repositories have only some of these
     return files
 
 
 def reachable(endpoint: str) -> bool:
-    """Asked first, because the hub's client tries five times, for half a minute, before it gives up."""
+    """Checked first: the hub's client tries five times, for half a minute, before it gives up."""
     url = urlsplit(endpoint)
     if getproxies() or url.hostname is None:
         return True

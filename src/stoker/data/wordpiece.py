@@ -1,4 +1,4 @@
-"""WordPiece, as BERT has it: trained on the data, or read from a vocab.txt; and what masking must know of words."""
+"""BERT's WordPiece: trained on the data, or read from a vocab.txt; and the word boundaries for masking."""
 
 import re
 from collections import Counter
@@ -20,26 +20,26 @@ LARGEST_ALPHABET = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
-    """A vocabulary as masking sees it."""
+class MaskingVocabulary:
+    """What masking needs to know about a vocabulary."""
 
     begin: int
     separator: int
     mask: int
     special: NDArray[np.bool_]
-    """Of each id: it stands for no text, and is never masked."""
+    """For each id: a special token, which is never masked."""
     inner: NDArray[np.bool_]
-    """Of each id: it goes on with the word before it."""
+    """For each id: it continues the word before it."""
     plain: NDArray[np.int64]
-    """Ids of all that are not special."""
+    """Ids that are not special."""
 
 
-def words_of(tokenizer: Tokenizer, where: object) -> Words:
-    """`where` is the place that the tokenizer came from, for the message when it lacks what masking needs."""
-    lacking = [token for token in NEEDED if tokenizer.token_to_id(token) is None]
-    if lacking:
+def masking_vocabulary(tokenizer: Tokenizer, origin: object) -> MaskingVocabulary:
+    """`origin` names the tokenizer in the error when special tokens are missing."""
+    missing = [token for token in NEEDED if tokenizer.token_to_id(token) is None]
+    if missing:
         raise UserError(
-            f"the tokenizer {where} has no {', '.join(lacking)}, and a masked model needs {', '.join(NEEDED)}",
+            f"the tokenizer {origin} has no {', '.join(missing)}, and a masked model needs {', '.join(NEEDED)}",
             remedy="Give one of BERT's, by tokenizer.json or vocab.txt, or train one: data.tokenizer='{train: 8000}'",
         )
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -49,7 +49,7 @@ def words_of(tokenizer: Tokenizer, where: object) -> Words:
     inner[[id for token, id in vocabulary.items() if token.startswith(INNER)]] = True
     added = [id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]
     special[[*added, *(vocabulary[token] for token in SPECIALS if token in vocabulary)]] = True
-    return Words(
+    return MaskingVocabulary(
         begin=vocabulary[CLASS],
         separator=vocabulary[SEPARATOR],
         mask=vocabulary[MASK],
@@ -60,7 +60,7 @@ def words_of(tokenizer: Tokenizer, where: object) -> Words:
 
 
 def train(size: int, texts: Iterator[str]) -> Tokenizer:
-    """Lower case, without accents, words cut at blanks and punctuation: the normaliser of BERT's uncased models."""
+    """Lower case, without accents, words split at blanks and punctuation: the normalizer of BERT's uncased models."""
     held = list(texts)
     normaliser = normalizers.BertNormalizer(lowercase=True)
     letters: Counter[str] = Counter()
@@ -71,8 +71,8 @@ def train(size: int, texts: Iterator[str]) -> Tokenizer:
         inside.update(re.findall(r"(?<=\w)\w", normal))
     frequent = sorted((letter for letter in letters if not letter.isspace()), key=lambda x: (-letters[x], x))
     alphabet = sorted(frequent[:LARGEST_ALPHABET])
-    # The trainer numbers what goes on inside a word in the order of a hash table, another in each process, and breaks
-    # ties by these numbers. Named beforehand they are the same each time.
+    # The trainer numbers the characters inside words in the order of a hash table, which differs by process, and breaks
+    # ties by these numbers. Listed beforehand, they are the same each time.
     inner = [INNER + letter for letter in alphabet if letter in inside]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -92,9 +92,9 @@ def from_vocabulary(file: Path, *, lowercase: bool) -> Tokenizer:
 
 def _finished(model: models.WordPiece, *, lowercase: bool) -> Tokenizer:
     tokenizer = _bert(model, lowercase=lowercase)
-    there = [token for token in SPECIALS if tokenizer.token_to_id(token) is not None]
-    tokenizer.add_special_tokens(there)
-    if CLASS in there and SEPARATOR in there:
+    specials = [token for token in SPECIALS if tokenizer.token_to_id(token) is not None]
+    tokenizer.add_special_tokens(specials)
+    if CLASS in specials and SEPARATOR in specials:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{CLASS} $A {SEPARATOR}",
             pair=f"{CLASS} $A {SEPARATOR} $B:1 {SEPARATOR}:1",

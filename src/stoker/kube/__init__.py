@@ -1,21 +1,36 @@
-"""The one Kubernetes client: apply, get, list, watch, logs, exec, delete. Knows nothing of training.
+"""The Kubernetes client: apply, get, list, watch, logs, exec, delete. Independent of training.
 
-Heavy to import (an HTTP client): verbs that may do without a cluster load what uses it by name.
+Slow to import (an HTTP client): commands that may not need a cluster import it lazily.
 """
 
 from stoker.kube.cluster import Cluster, Object
 from stoker.kube.connect import connect, namespace_of
-from stoker.kube.refusals import Forbidden, HookSilent, LoggedOut, Lost, Refused, Unreachable
+from stoker.kube.errors import (
+    CannotExecute,
+    ClusterError,
+    ConnectionLost,
+    Forbidden,
+    Invalid,
+    NotLoggedIn,
+    NotSynced,
+    Refused,
+    Unreachable,
+    WebhookUnavailable,
+)
 
 __all__ = [
+    "CannotExecute",
     "Cluster",
+    "ClusterError",
+    "ConnectionLost",
     "Forbidden",
-    "HookSilent",
-    "LoggedOut",
-    "Lost",
+    "Invalid",
+    "NotLoggedIn",
+    "NotSynced",
     "Object",
     "Refused",
     "Unreachable",
+    "WebhookUnavailable",
     "connect",
     "namespace_of",
 ]

@@ -1,23 +1,23 @@
-"""A cluster as its user sees it: objects are plain dicts, calls are synchronous, a refusal is a UserError."""
+"""The Kubernetes API: objects are plain dicts, calls are synchronous, and a refused request raises Refused."""
 
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Literal
 
-import httpx
+import httpx2
 
 from stoker.kube import streams
+from stoker.kube.errors import NOT_FOUND, ConnectionLost, Refused, Unreachable
 from stoker.kube.kinds import KINDS, Kind
 from stoker.kube.kubectl import kubectl
-from stoker.kube.refusals import NOT_FOUND, Lost, Refused, Unreachable
 from stoker.kube.session import Session
 
 Object = dict[str, Any]
 MANAGER = "stoker"
-PAGE = 250  # objects in one answer: 5,000 pods are read in twenty, and never held together
+PAGE_SIZE = 250  # objects per response: 5,000 pods are read in twenty, and never held together
 GONE = 410
-RETRIES = 30  # seconds that a watch waits for a server that is gone
+WATCH_RETRY_S = 30  # how long a watch waits for a server that is restarting
 REVIEW = Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
 WHOAMI = Kind("SelfSubjectReview", "authentication.k8s.io/v1", "selfsubjectreviews", namespaced=False)
 GROUPS = Kind("APIGroup", "v1", "apis", namespaced=False)
@@ -25,7 +25,7 @@ VERSION = Kind("version", "v1", "version", namespaced=False)
 
 
 class Cluster:
-    """Made by `connect`. Methods that take `namespace` use the cluster's own when it is left out."""
+    """Created by `connect`. Methods that take `namespace` default to the namespace of the connection."""
 
     def __init__(self, session: Session, *, context: str | None, namespace: str) -> None:
         self._session = session
@@ -34,22 +34,22 @@ class Cluster:
         self.namespace = namespace
         version = self._get("/version", VERSION).get("gitVersion")
         if not isinstance(version, str):
-            raise self._stranger()
+            raise self._no_api_server()
         self.version = version
 
     @property
-    def who(self) -> str:
-        """Which cluster, in words."""
-        return self._session.who
+    def display_name(self) -> str:
+        """What messages call the cluster, such as `context lab`."""
+        return self._session.name
 
     @property
     def kubectl(self) -> str:
-        """What a command for things of its namespace begins with."""
+        """The start of a kubectl command for objects in this namespace."""
         return kubectl(self.context, self.namespace)
 
     @property
     def kubectl_anywhere(self) -> str:
-        """The same for things of no namespace, or of another."""
+        """The same for objects without a namespace, or in another."""
         return kubectl(self.context)
 
     @property
@@ -57,7 +57,7 @@ class Cluster:
         return self._session.server
 
     def apply(self, object: Object, *, dry_run: bool = False) -> Object:
-        """Server-side apply: made, or made to be as given. Unknown fields are refused."""
+        """Server-side apply: creates or changes the object. Unknown fields are refused."""
         kind = self.kind(object["kind"], object["apiVersion"])
         name, namespace = object["metadata"]["name"], object["metadata"].get("namespace") or self.namespace
         params = {"fieldManager": MANAGER, "force": "true", "fieldValidation": "Strict"}
@@ -72,33 +72,33 @@ class Cluster:
             name=name,
             namespace=namespace,
         )
-        made: Object = response.json()
-        return made
+        applied: Object = response.json()
+        return applied
 
     def patch(
         self, kind_name: str, name: str, patch: Object, *, namespace: str | None = None, dry_run: bool = False
     ) -> Object:
-        """A merge patch: null takes a key away."""
-        kind, where = self.kind(kind_name), namespace or self.namespace
+        """A merge patch: null removes a key."""
+        kind, namespace = self.kind(kind_name), namespace or self.namespace
         response = self._session.request(
             "PATCH",
-            f"{kind.path(where)}/{name}",
+            f"{kind.path(namespace)}/{name}",
             params={"dryRun": "All"} if dry_run else None,
             content=json.dumps(patch).encode(),
             headers={"Content-Type": "application/merge-patch+json"},
             verb="patch",
             kind=kind,
             name=name,
-            namespace=where,
+            namespace=namespace,
         )
         patched: Object = response.json()
         return patched
 
     def get(self, kind_name: str, name: str, *, namespace: str | None = None) -> Object | None:
-        """None when there is none of that name, or no such kind at all."""
-        kind, where = self.kind(kind_name), namespace or self.namespace
+        """None if there is no object of that name, or no such kind."""
+        kind, namespace = self.kind(kind_name), namespace or self.namespace
         try:
-            return self._get(f"{kind.path(where)}/{name}", kind, name=name, namespace=where)
+            return self._get(f"{kind.path(namespace)}/{name}", kind, name=name, namespace=namespace)
         except Refused as e:
             if e.code == NOT_FOUND:
                 return None
@@ -114,8 +114,9 @@ class Cluster:
         everywhere: bool = False,
         limit: int | None = None,
     ) -> Iterator[Object]:
-        """One after the other, a page at a time. A label of None is one that is there, whatever it says."""
-        for page in self._pages(kind_name, labels, fields, None if everywhere else namespace or self.namespace, limit):
+        """Yields objects, a page at a time. A label of None matches any value of that label."""
+        within = None if everywhere else namespace or self.namespace
+        for page in self._pages(kind_name, labels, fields, within, limit):
             yield from page["items"]
 
     def watch(
@@ -127,17 +128,17 @@ class Cluster:
         namespace: str | None = None,
         seconds: float | None = None,
     ) -> Iterator[tuple[Literal["ADDED", "MODIFIED", "DELETED"], Object]]:
-        """What is there as ADDED, then what happens to it; for so long, or for ever.
+        """Yields existing objects as ADDED, then every change; for `seconds`, or without end.
 
-        A server that forgets where a watch stood, or restarts, is asked anew: then all is told again as ADDED.
+        When the server has dropped the watch's history, the list starts again and every object is ADDED once more.
         """
-        where, end = namespace or self.namespace, None if seconds is None else time.monotonic() + seconds
-        kind = self.kind(kind_name)
+        kind, namespace = self.kind(kind_name), namespace or self.namespace
+        end = None if seconds is None else time.monotonic() + seconds
         version: str | None = None
         failures = 0
         while end is None or time.monotonic() < end:
             if version is None:
-                for page in self._pages(kind_name, labels, fields, where, None):
+                for page in self._pages(kind_name, labels, fields, namespace, None):
                     version = page["metadata"]["resourceVersion"]
                     for item in page["items"]:
                         yield "ADDED", item
@@ -146,26 +147,26 @@ class Cluster:
             params |= {"resourceVersion": str(version), "timeoutSeconds": str(left)}
             try:
                 with self._session.stream(
-                    kind.path(where), verb="watch", kind=kind, name="", namespace=where, params=params
+                    kind.path(namespace), verb="watch", kind=kind, name="", namespace=namespace, params=params
                 ) as response:
                     for line in response.iter_lines():
                         failures = 0
-                        happened = json.loads(line)
-                        if happened["type"] == "ERROR":
+                        event = json.loads(line)
+                        if event["type"] == "ERROR":
                             version = None
                             break
-                        version = happened["object"]["metadata"]["resourceVersion"]
-                        if happened["type"] != "BOOKMARK":
-                            yield happened["type"], happened["object"]
+                        version = event["object"]["metadata"]["resourceVersion"]
+                        if event["type"] != "BOOKMARK":
+                            yield event["type"], event["object"]
             except Refused as e:
                 if e.code != GONE:
                     raise
                 version = None
-            except (httpx.TransportError, Unreachable):
+            except (httpx2.TransportError, Unreachable):
                 failures += 1
-                if failures > RETRIES:
+                if failures > WATCH_RETRY_S:
                     raise
-                time.sleep(1)  # the server restarts
+                time.sleep(1)  # the server may be restarting
 
     def logs(
         self,
@@ -179,19 +180,21 @@ class Cluster:
         previous: bool = False,
         namespace: str | None = None,
     ) -> Iterator[str]:
-        """Lines, as they come. `since`: of the last so many seconds; `previous`: of the container before a restart."""
-        where, kind = namespace or self.namespace, KINDS["Pod"]
-        params = {"follow": follow, "timestamps": timestamps, "previous": previous}
-        words = {key: "true" for key, value in params.items() if value}
-        words |= {"container": container} if container else {}
-        words |= {"tailLines": str(tail)} if tail is not None else {}
-        words |= {"sinceSeconds": str(max(1, round(since)))} if since is not None else {}
-        path = f"{kind.path(where)}/{pod}/log"
+        """Yields lines as they come. `since`: the last seconds; `previous`: the container before its restart."""
+        namespace = namespace or self.namespace
+        flags = {"follow": follow, "timestamps": timestamps, "previous": previous}
+        params = {key: "true" for key, value in flags.items() if value}
+        params |= {"container": container} if container else {}
+        params |= {"tailLines": str(tail)} if tail is not None else {}
+        params |= {"sinceSeconds": str(max(1, round(since)))} if since is not None else {}
+        path = f"{KINDS['Pod'].path(namespace)}/{pod}/log"
         try:
-            with self._session.stream(path, verb="get", kind=LOG, name=pod, namespace=where, params=words) as response:
+            with self._session.stream(
+                path, verb="get", kind=LOG, name=pod, namespace=namespace, params=params
+            ) as response:
                 yield from response.iter_lines()
-        except httpx.TransportError as e:
-            raise Lost(f"the log of pod {pod} broke off", remedy="Run it again") from e
+        except httpx2.TransportError as e:
+            raise ConnectionLost(f"the log of pod {pod} broke off", remedy="Run it again") from e
 
     def exec(
         self,
@@ -205,9 +208,9 @@ class Cluster:
         tty: Callable[[], tuple[int, int]] | None = None,
         namespace: str | None = None,
     ) -> int:
-        """Run a command in a container; its exit code. What is None is not connected.
+        """Runs a command in a container and returns its exit code. Streams that are None are not connected.
 
-        `stdin` is read to its end, and the command sees that end. `tty` gives a terminal of (columns, lines).
+        `stdin` is read to its end, and the command sees that end. `tty` returns the terminal's (columns, lines).
         """
         url = f"{KINDS['Pod'].path(namespace or self.namespace)}/{pod}/exec"
         return streams.exec(
@@ -223,21 +226,21 @@ class Cluster:
         foreground: bool = False,
         grace: int | None = None,
     ) -> bool:
-        """False when it was not there. `foreground`: it stays until all that it owns is gone."""
-        kind, where = self.kind(kind_name), namespace or self.namespace
+        """False if it did not exist. `foreground`: the object stays until everything it owns is deleted."""
+        kind, namespace = self.kind(kind_name), namespace or self.namespace
         options: Object = {"propagationPolicy": "Foreground" if foreground else "Background"}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         try:
             self._session.request(
                 "DELETE",
-                f"{kind.path(where)}/{name}",
+                f"{kind.path(namespace)}/{name}",
                 content=json.dumps(options).encode(),
                 headers={"Content-Type": "application/json"},
                 verb="delete",
                 kind=kind,
                 name=name,
-                namespace=where,
+                namespace=namespace,
             )
         except Refused as e:
             if e.code == NOT_FOUND:
@@ -246,73 +249,76 @@ class Cluster:
         return True
 
     def delete_all(self, kind_name: str, *, labels: Mapping[str, str | None], namespace: str | None = None) -> None:
-        """All that have these labels, in one request: they are told at the same moment."""
-        kind, where = self.kind(kind_name), namespace or self.namespace
+        """Deletes all objects with these labels in one request, so that they stop at the same moment."""
+        kind, namespace = self.kind(kind_name), namespace or self.namespace
         self._session.request(
             "DELETE",
-            kind.path(where),
+            kind.path(namespace),
             params=_selectors(labels, None),
             verb="deletecollection",
             kind=kind,
-            namespace=where,
+            namespace=namespace,
         )
 
     def allowed(self, verb: str, kind_name: str, *, subresource: str = "", namespace: str | None = None) -> bool:
-        """Whether you may, as the server says."""
+        """Whether the server would allow you to."""
         kind = self.kind(kind_name)
-        asked = {"verb": verb, "group": kind.group, "resource": kind.plural, "subresource": subresource}
+        access = {"verb": verb, "group": kind.group, "resource": kind.plural, "subresource": subresource}
         if kind.namespaced:
-            asked["namespace"] = namespace or self.namespace
+            access["namespace"] = namespace or self.namespace
         review = {
             "apiVersion": REVIEW.version,
             "kind": REVIEW.name,
-            "spec": {"resourceAttributes": {key: value for key, value in asked.items() if value}},
+            "spec": {"resourceAttributes": {key: value for key, value in access.items() if value}},
         }
         response = self._session.request("POST", REVIEW.path(None), json=review, verb="create", kind=REVIEW)
         return bool(response.json()["status"]["allowed"])
 
     def user(self) -> str | None:
-        """What the server calls you; None where it does not say."""
-        asked = {"apiVersion": WHOAMI.version, "kind": WHOAMI.name}
+        """The user name that the server knows you by; None if it does not report one."""
+        review = {"apiVersion": WHOAMI.version, "kind": WHOAMI.name}
         try:
-            response = self._session.request("POST", WHOAMI.path(None), json=asked, verb="create", kind=WHOAMI)
+            response = self._session.request("POST", WHOAMI.path(None), json=review, verb="create", kind=WHOAMI)
         except Refused:
             return None  # before Kubernetes 1.28
         name = (response.json().get("status") or {}).get("userInfo", {}).get("username")
         return name if isinstance(name, str) else None
 
     def serves(self, kind_name: str) -> bool:
-        """Whether the server knows that kind: a kind of an operator's is there once its CRD is."""
+        """Whether the server knows that kind; an operator's kinds exist once its CRDs are installed."""
         kind = self.kind(kind_name)
         try:
-            return any(one["name"] == kind.plural for one in self._get(kind.root, kind)["resources"])
+            return any(resource["name"] == kind.plural for resource in self._get(kind.root, kind)["resources"])
         except Refused as e:
             if e.code == NOT_FOUND:
                 return False
             raise
 
     def groups(self) -> set[str]:
-        """The API groups that the server knows, beyond the first."""
-        return {one["name"] for one in self._get("/apis", GROUPS)["groups"]}
+        """The API groups that the server knows, without the core group."""
+        return {group["name"] for group in self._get("/apis", GROUPS)["groups"]}
 
     def preferred(self, group: str) -> str | None:
-        """Of that API group, the one that the server prefers; None where it does not know the group."""
-        some = self._get("/apis", GROUPS)["groups"]
-        return next((one["preferredVersion"]["version"] for one in some if one["name"] == group), None)
+        """The server's preferred version of an API group; None where it does not know the group."""
+        known = self._get("/apis", GROUPS)["groups"]
+        return next((entry["preferredVersion"]["version"] for entry in known if entry["name"] == group), None)
 
     def kind(self, name: str, version: str | None = None) -> Kind:
-        """Asks the server for what we do not know ourselves."""
+        """Asks the server about kinds that are not in KINDS."""
         if version is None:
             return self._kinds[name]
-        if known := next((one for one in self._kinds.values() if (one.name, one.version) == (name, version)), None):
+        if known := next((kind for kind in self._kinds.values() if (kind.name, kind.version) == (name, version)), None):
             return known
-        some = Kind(name, version, name.lower() + "s")
-        for one in self._get(some.root, some)["resources"]:
-            if one["kind"] == name and "/" not in one["name"]:
-                found = Kind(name, version, one["name"], namespaced=one["namespaced"], shared=name in self._kinds)
-                self._kinds[found.key] = found
-                return found
-        raise Refused(f"{self.who} knows no kind {name} of {version}", remedy="See: stoker check kube", code=NOT_FOUND)
+        guess = Kind(name, version, name.lower() + "s")
+        for resource in self._get(guess.root, guess)["resources"]:
+            plural = resource["name"]
+            if resource["kind"] == name and "/" not in plural:
+                kind = Kind(name, version, plural, namespaced=resource["namespaced"], shared=name in self._kinds)
+                self._kinds[kind.key] = kind
+                return kind
+        raise Refused(
+            f"{self.display_name} knows no kind {name} of {version}", remedy="See: stoker check kube", code=NOT_FOUND
+        )
 
     def _get(
         self,
@@ -328,17 +334,17 @@ class Cluster:
             "GET", path, params=params, verb=verb, kind=kind, name=name, namespace=namespace
         )
         try:
-            found: Object = response.json()
+            content: Object = response.json()
         except ValueError as e:
-            raise self._stranger() from e
-        if not isinstance(found, dict):
-            raise self._stranger()
-        return found
+            raise self._no_api_server() from e
+        if not isinstance(content, dict):
+            raise self._no_api_server()
+        return content
 
-    def _stranger(self) -> Unreachable:
+    def _no_api_server(self) -> Unreachable:
         return Unreachable(
-            f"{self.server} of {self.who} answers, but not as a Kubernetes API server",
-            remedy="Check the server's address in the kubeconfig: a login page or a proxy may stand there",
+            f"{self.server} of {self.display_name} answers, but not as a Kubernetes API server",
+            remedy="Check the server's address in the kubeconfig: it may be that of a login page or a proxy",
         )
 
     def _pages(
@@ -353,25 +359,25 @@ class Cluster:
         params = _selectors(labels, fields)
         left = limit
         while True:
-            size = PAGE if left is None else min(PAGE, left)
+            size = PAGE_SIZE if left is None else min(PAGE_SIZE, left)
             page = self._get(
                 kind.path(namespace), kind, namespace=namespace, params=params | {"limit": str(size)}, verb="list"
             )
             yield page
             left = None if left is None else left - len(page["items"])
-            further = page["metadata"].get("continue")
-            if not further or left == 0:
+            rest = page["metadata"].get("continue")
+            if not rest or left == 0:
                 return
-            params["continue"] = further
+            params["continue"] = rest
 
 
 LOG = Kind("Log", "v1", "pods/log")
 
 
 def _selectors(labels: Mapping[str, str | None] | None, fields: Mapping[str, str] | None) -> dict[str, str]:
-    found = {}
+    params = {}
     if labels:
-        found["labelSelector"] = ",".join(key if value is None else f"{key}={value}" for key, value in labels.items())
+        params["labelSelector"] = ",".join(key if value is None else f"{key}={value}" for key, value in labels.items())
     if fields:
-        found["fieldSelector"] = ",".join(f"{key}={value}" for key, value in fields.items())
-    return found
+        params["fieldSelector"] = ",".join(f"{key}={value}" for key, value in fields.items())
+    return params

@@ -1,4 +1,4 @@
-"""Where each kind of object lives in the API."""
+"""The API paths of the kinds of objects that Stoker uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class Kind:
     plural: str
     namespaced: bool = True
     shared: bool = False
-    """Another group has a kind of that name, which goes by it."""
+    """Another group has a kind of the same name, and the plain name refers to that kind."""
 
     @property
     def key(self) -> str:
-        """What it goes by here and in kubectl: its name, with the group where two have that name."""
+        """The name used here and in kubectl, with the group where two kinds share a name."""
         return f"{self.name}.{self.group}" if self.shared else self.name
 
     @property
@@ -29,9 +29,9 @@ class Kind:
         return f"/apis/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None) -> str:
-        """None: of all namespaces."""
-        inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        return f"{self.root}{inside}/{self.plural}"
+        """None: all namespaces."""
+        within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{self.root}{within}/{self.plural}"
 
 
 KINDS = {
@@ -67,7 +67,7 @@ KINDS = {
 }
 
 
-def key_of(thing: Mapping[str, Any]) -> str:
+def key_of(object: Mapping[str, Any]) -> str:
     """The key of an object's kind."""
-    kind, version = str(thing["kind"]), thing["apiVersion"]
-    return next((one.key for one in KINDS.values() if (one.name, one.version) == (kind, version)), kind)
+    name, version = str(object["kind"]), object["apiVersion"]
+    return next((kind.key for kind in KINDS.values() if (kind.name, kind.version) == (name, version)), name)

@@ -1,9 +1,9 @@
-"""The kubectl command that a remedy begins with."""
+"""The kubectl command that a remedy starts with."""
 
 import shlex
 
 
 def kubectl(context: str | None, namespace: str | None = None) -> str:
-    """As a shell takes it. None for a context: that of the kubeconfig or of the pod."""
-    words = ["kubectl", *(["--context", context] if context else []), *(["-n", namespace] if namespace else [])]
-    return shlex.join(words)
+    """Quoted for a shell. No context: the current one of the kubeconfig or the pod."""
+    argv = ["kubectl", *(["--context", context] if context else []), *(["-n", namespace] if namespace else [])]
+    return shlex.join(argv)

@@ -1,32 +1,36 @@
-"""Requests to an API server that survive what passes: expired tokens, a server that restarts, webhooks not up yet."""
+"""Requests to an API server that survive temporary failures: expired tokens, restarts, webhooks that are not up yet."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 
+from stoker.kube.errors import Refused, Unreachable, is_certificate_error, refusal, tls_error, unreachable
 from stoker.kube.expiry import Expired
 from stoker.kube.kinds import Kind
-from stoker.kube.refusals import Refused, Unreachable, refusal, unreachable
 
 TRIES = 5
-CONNECTS = 3  # of these where nobody listens
-PAUSE = 0.25  # seconds before the second try; doubled each time
+CONNECT_TRIES = 3  # where nothing listens
+FIRST_PAUSE_S = 0.25  # doubled after each try
 UNAUTHORIZED = 401
-OUT_OF_DATE = "ALERT_CERTIFICATE_EXPIRED"  # TLS: the server does not take the client's certificate
-PASSING = {429, 502, 503, 504}
+EXPIRED_ALERTS = {
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+    "TLSV1_ALERT_CERTIFICATE_EXPIRED",
+}  # about the client's certificate
+TEMPORARY = {429, 502, 503, 504}
 WEBHOOK = "failed calling webhook"  # an operator that has just been installed answers some seconds later
+STREAM_TIMEOUT = httpx2.Timeout(None, connect=10)
 
 
 class Session:
     def __init__(
-        self, log_in: Callable[[], httpx.Client], *, who: str, expired: Callable[[], Expired | None] = lambda: None
+        self, log_in: Callable[[], httpx2.Client], *, name: str, expired: Callable[[], Expired | None] = lambda: None
     ) -> None:
-        """`expired`: asked when the server does not accept the credentials."""
+        """`name`: what messages call the cluster. `expired`: called when the server rejects the credentials."""
         self._log_in = log_in
-        self.who = who
+        self.name = name
         self._expired = expired
         self.client = log_in()
 
@@ -44,54 +48,74 @@ class Session:
         name: str = "",
         namespace: str | None = None,
         **more: Any,
-    ) -> httpx.Response:
-        """Every request of ours may be repeated: what is made has a name, and what is deleted is gone."""
+    ) -> httpx2.Response:
+        """Every request here may be repeated: created objects have a name, and deleting twice is harmless."""
         for attempt in range(TRIES):
             last = attempt == TRIES - 1
             try:
                 response = self.client.request(method, path, **more)
-            except httpx.TransportError as e:
-                nobody = isinstance(e, httpx.ConnectError) and attempt + 1 == CONNECTS
-                if last or nobody or isinstance(e, httpx.ConnectTimeout) or "CERTIFICATE" in str(e):
-                    raise self.unanswered(e) from e
+            except httpx2.TransportError as e:
+                down = isinstance(e, httpx2.ConnectError) and attempt + 1 == CONNECT_TRIES
+                if last or down or isinstance(e, httpx2.ConnectTimeout) or is_certificate_error(e):
+                    raise self.unreachable(e) from e
             else:
                 if response.is_success:
                     return response
                 if response.status_code == UNAUTHORIZED and attempt == 0:
-                    self.client = self._log_in()
+                    self.log_in()
                     continue
-                if last or not _passes(response):
+                if last or not _is_temporary(response):
                     raise self.refused(response, verb=verb, kind=kind, name=name, namespace=namespace)
-            time.sleep(PAUSE * 2**attempt)
+            time.sleep(FIRST_PAUSE_S * 2**attempt)
         raise AssertionError("the last try returns or raises")
+
+    def log_in(self) -> None:
+        """Gets new credentials: a login command's token may last for minutes only."""
+        self.client = self._log_in()
 
     @contextmanager
     def stream(
         self, path: str, *, verb: str, kind: Kind, name: str, namespace: str | None, params: dict[str, Any]
-    ) -> Iterator[httpx.Response]:
-        """A body that is read as it comes, for as long as it comes."""
-        timeout = httpx.Timeout(None, connect=10)
+    ) -> Iterator[httpx2.Response]:
+        """A response that is read as it comes, without a time limit."""
         try:
-            with self.client.stream("GET", path, params=params, timeout=timeout) as response:
+            with self._open(path, params) as response:
                 if not response.is_success:
                     response.read()
                     raise self.refused(response, verb=verb, kind=kind, name=name, namespace=namespace)
                 yield response
-        except (httpx.ConnectError, httpx.ConnectTimeout) as e:
-            raise self.unanswered(e) from e
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as e:
+            raise self.unreachable(e) from e
 
-    def refused(self, response: httpx.Response, *, verb: str, kind: Kind, name: str, namespace: str | None) -> Refused:
-        """What a refusal means; of credentials that have expired, that they have."""
+    @contextmanager
+    def _open(self, path: str, params: dict[str, Any]) -> Iterator[httpx2.Response]:
+        with self.client.stream("GET", path, params=params, timeout=STREAM_TIMEOUT) as response:
+            if response.status_code != UNAUTHORIZED:
+                yield response
+                return
+        self.log_in()
+        with self.client.stream("GET", path, params=params, timeout=STREAM_TIMEOUT) as response:
+            yield response
+
+    def refused(self, response: httpx2.Response, *, verb: str, kind: Kind, name: str, namespace: str | None) -> Refused:
+        """Explains a refused request; expired credentials are reported as such."""
         code = response.status_code
         if code == UNAUTHORIZED and (expired := self._expired()):
             return Refused(expired.problem, remedy=expired.remedy, code=code)
-        return refusal(response, verb=verb, kind=kind, name=name, namespace=namespace, who=self.who)
+        return refusal(response, verb=verb, kind=kind, name=name, namespace=namespace, cluster=self.name)
 
-    def unanswered(self, error: Exception) -> Unreachable:
-        if OUT_OF_DATE in str(error).upper().replace(" ", "_") and (expired := self._expired()):
+    def unreachable(self, error: Exception) -> Unreachable:
+        tls = tls_error(error)
+        if tls and tls.reason in EXPIRED_ALERTS and (expired := self._expired()):
             return Unreachable(expired.problem, remedy=expired.remedy)
-        return unreachable(error, server=self.server, who=self.who)
+        return unreachable(error, server=self.server, cluster=self.name)
 
 
-def _passes(response: httpx.Response) -> bool:
-    return response.status_code in PASSING or (response.status_code == 500 and WEBHOOK in response.text)
+def _tls_reason(error: Exception) -> str:
+    """OpenSSL's name for what failed, such as SSLV3_ALERT_CERTIFICATE_EXPIRED; empty when TLS did not fail."""
+    tls = tls_error(error)
+    return (tls.reason or "") if tls else ""
+
+
+def _is_temporary(response: httpx2.Response) -> bool:
+    return response.status_code in TEMPORARY or (response.status_code == 500 and WEBHOOK in response.text)

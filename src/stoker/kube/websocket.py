@@ -1,7 +1,8 @@
 """A websocket that one thread reads while others write.
 
-TLS wants one call at a time, and a descriptor that is closed while somebody reads from it may be another file's the
-next moment: so the socket never blocks, calls take turns, and who waits is woken before it is closed.
+OpenSSL allows one call at a time on a connection, and a descriptor that is closed during a read may be reused for
+another file. So the socket never blocks, calls take turns, and waiting threads are woken before it is closed. (The
+session of httpx2.websockets does not wake a thread that waits in receive or send when another one closes it.)
 """
 
 import base64
@@ -15,32 +16,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from secrets import token_bytes
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
 from wsproto.utilities import ProtocolError
 
-READ = 1 << 17
-AT_ONCE = 0.001  # seconds
-PARTING = 1.0  # seconds that a last word may take
+READ_BYTES = 1 << 17
+FIRST_READ_TIMEOUT_S = 0.001
+CLOSE_TIMEOUT_S = 1.0
 
 
 class Closed(Exception):
-    """The other end is gone, or this one has closed it."""
+    """The connection is closed, by either end."""
 
 
 class NoUpgrade(Exception):
-    """The server wants no websocket there. Its answer has been read."""
+    """The server refused to open a websocket. Its response has been read."""
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, response: httpx2.Response) -> None:
         super().__init__(str(response.status_code))
         self.response = response
 
 
 @contextmanager
-def websocket(client: httpx.Client, url: str, protocols: Sequence[str]) -> Iterator["WebSocket"]:
-    """Raises NoUpgrade, and what httpx raises."""
+def websocket(client: httpx2.Client, url: str, protocols: Sequence[str]) -> Iterator["WebSocket"]:
+    """Opens a websocket. Raises NoUpgrade, and the errors of httpx2."""
     headers = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -49,13 +50,13 @@ def websocket(client: httpx.Client, url: str, protocols: Sequence[str]) -> Itera
         "Sec-WebSocket-Protocol": ", ".join(protocols),
     }
     with client.stream("GET", url, headers=headers) as response:
-        if response.status_code != httpx.codes.SWITCHING_PROTOCOLS:
+        if response.status_code != httpx2.codes.SWITCHING_PROTOCOLS:
             response.read()
             raise NoUpgrade(response)
         stream = response.extensions["network_stream"]
         first = b""
-        with suppress(httpcore.ReadTimeout, httpcore.ReadError):  # what came along with the answer, if anything
-            first = stream.read(READ, AT_ONCE)
+        with suppress(httpcore2.ReadTimeout, httpcore2.ReadError):  # bytes that came along with the response
+            first = stream.read(READ_BYTES, FIRST_READ_TIMEOUT_S)
         ws = WebSocket(stream.get_extra_info("socket"), first, response.headers.get("Sec-WebSocket-Protocol"))
         try:
             yield ws
@@ -71,31 +72,31 @@ class WebSocket:
         self._protocol = Connection(ConnectionType.CLIENT)
         self._messages: deque[bytes] = deque()
         self._partial = b""
-        self._turn = threading.Lock()  # of the socket and the protocol's state
-        self._writing = threading.Lock()  # frames do not mix
+        self._turn = threading.Lock()  # guards the socket and the protocol's state
+        self._writing = threading.Lock()  # keeps frames whole
         self._reading = threading.Lock()
         self._ended = False
         self._woken, self._wake = socket.socketpair()
         if first:
-            self._take(first)
+            self._process(first)
 
     def send_bytes(self, data: bytes) -> None:
         self._send(BytesMessage(data))
 
     def receive_bytes(self, timeout: float | None = None) -> bytes:
-        """The next message. Raises TimeoutError, and Closed when there will be none."""
+        """The next message. Raises TimeoutError, and Closed when no more can come."""
         with self._reading:
             while not self._messages:
                 if self._ended:
                     raise Closed("the connection is closed")
-                self._take(self._read(timeout))
+                self._process(self._read(timeout))
             return self._messages.popleft()
 
     def close(self) -> None:
-        """Whoever reads is told; the socket itself is closed when nobody does."""
-        if self._writing.acquire(timeout=PARTING):
+        """Wakes readers and writers, then shuts the socket down."""
+        if self._writing.acquire(timeout=CLOSE_TIMEOUT_S):
             with suppress(Closed):
-                self._write(CloseConnection(1000), PARTING)
+                self._write(CloseConnection(1000), CLOSE_TIMEOUT_S)
             self._writing.release()
         self._ended = True
         self._wake.close()
@@ -103,7 +104,7 @@ class WebSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._woken.close()
 
-    def _take(self, data: bytes) -> None:
+    def _process(self, data: bytes) -> None:
         if not data:
             self._ended = True
             return
@@ -123,7 +124,7 @@ class WebSocket:
                             self._messages.append(self._partial)
                             self._partial = b""
         except ProtocolError as e:
-            raise Closed(f"what came is no websocket's ({e})") from e
+            raise Closed(f"the peer does not follow the websocket protocol ({e})") from e
         for answer in answers:
             self._send(answer)
 
@@ -131,7 +132,7 @@ class WebSocket:
         with self._writing:
             self._write(event, None)
 
-    def _write(self, event: Event, patience: float | None) -> None:
+    def _write(self, event: Event, timeout: float | None) -> None:
         try:
             with self._turn:
                 rest = memoryview(self._protocol.send(event))
@@ -149,8 +150,8 @@ class WebSocket:
                     pass
                 except OSError as e:
                     raise Closed(str(e)) from e
-            if not self._wait(wanted, patience):
-                raise Closed("the other end takes nothing")
+            if not self._wait(wanted, timeout):
+                raise Closed("the peer does not read")
 
     def _read(self, timeout: float | None) -> bytes:
         end = None if timeout is None else time.monotonic() + timeout
@@ -158,7 +159,7 @@ class WebSocket:
             wanted = select.POLLIN
             with self._turn:
                 try:
-                    return self._socket.recv(READ)
+                    return self._socket.recv(READ_BYTES)
                 except ssl.SSLWantWriteError:
                     wanted = select.POLLOUT
                 except (BlockingIOError, ssl.SSLWantReadError):
@@ -169,7 +170,7 @@ class WebSocket:
                 raise TimeoutError
 
     def _wait(self, wanted: int, seconds: float | None) -> bool:
-        """False when it took too long. Raises Closed when this end was closed meanwhile."""
+        """False on a timeout. Raises Closed if another thread has closed the connection."""
         poll = select.poll()
         poll.register(self._socket, wanted)
         poll.register(self._woken, select.POLLIN)

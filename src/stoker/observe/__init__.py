@@ -1,1 +1,1 @@
-"""What a run did and does, read from its directory; nothing here writes to a run."""
+"""Reads runs: find them, diagnose them, audit them, look into a step. Nothing here writes a file."""

@@ -1,4 +1,4 @@
-"""What a token set says of itself, as the audit reads it: typed, with no help from the code that wrote it."""
+"""The index of a token set as the audit reads it: typed, and independent of the code that wrote it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,9 +8,9 @@ from pydantic import Field
 
 from stoker.rundir.records import Count, Record, read_records, typed, typed_value
 from stoker.spec.errors import UserError
-from stoker.spec.regular import read_regular
+from stoker.spec.files import read_regular
 
-INDEX_BYTES = 256 << 20  # of a set of a million shards
+INDEX_BYTES = 256 << 20  # at most: enough for a million shards
 T = TypeVar("T")
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]
@@ -41,8 +41,8 @@ class _Shuffled:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Header:
-    """Of a stream that is not all made yet."""
+class _StreamHeader:
+    """The header of a stream that is still being prepared."""
 
     key: str
     dtype: Literal["uint16", "uint32"]
@@ -50,30 +50,25 @@ class _Header:
 
 
 def read_index(folder: Path) -> TokenIndex:
-    """Of a stream that is not all made yet, what its journal has."""
+    """For a stream that is still being prepared: the shards in its journal."""
     index = _read(TokenIndex, folder / "index.json")
     if index is not None:
         return index
-    header = _read(_Header, folder / "stream.json")
+    header = _read(_StreamHeader, folder / "stream.json")
     if header is None:
-        raise UserError(f"the run's token set {folder} is gone", remedy="Put it back, or prepare it again")
-    made = [typed_value(TokenShard, one["train"]) for one in read_records(folder / "journal.jsonl", _has_shard)]
-    shards = [shard for shard in made if shard.tokens]
+        raise UserError(f"the run's token set {folder} is missing", remedy="Restore it, or prepare it again")
+    shards = [shard for shard in read_records(folder / "journal.jsonl", _shard) if shard.tokens]
     return TokenIndex(key=header.key, dtype=header.dtype, window=header.data.window, train=shards)
 
 
 def _read(kind: type[T], path: Path) -> T | None:
     try:
-        return typed(kind, read_regular(path, most=INDEX_BYTES), max_bytes=INDEX_BYTES)
+        return typed(kind, read_regular(path, max_bytes=INDEX_BYTES), max_bytes=INDEX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, IsADirectoryError) as e:
         raise UserError(f"{path} is damaged: {e}", remedy="Restore it, or prepare the data again") from e
 
 
-def _has_shard(record: Record) -> bool:
-    try:
-        typed_value(TokenShard, record["train"])
-    except (ValueError, KeyError):
-        return False
-    return True
+def _shard(record: Record) -> TokenShard | None:
+    return typed_value(TokenShard, record["train"]) if "train" in record else None

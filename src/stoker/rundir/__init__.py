@@ -1,15 +1,15 @@
-"""The run directory: what a run wrote, read and written in one place."""
+"""The run directory: everything that a run writes, read and written in one place."""
 
 from stoker.rundir.directory import (
     DataRef,
     Exit,
-    Held,
+    Location,
     OriginRef,
-    PlaceRef,
     RunDir,
+    RunHeld,
     Saved,
     append_line,
-    look_anew,
+    refresh_folder,
     write_json,
 )
 from stoker.rundir.files import write_atomic
@@ -18,14 +18,14 @@ from stoker.rundir.records import Record
 __all__ = [
     "DataRef",
     "Exit",
-    "Held",
+    "Location",
     "OriginRef",
-    "PlaceRef",
     "Record",
     "RunDir",
+    "RunHeld",
     "Saved",
     "append_line",
-    "look_anew",
+    "refresh_folder",
     "write_atomic",
     "write_json",
 ]

@@ -1,7 +1,7 @@
-"""A checkpoint's manifest: what it may say, its seal, and whether the files are those that were written. No torch.
+"""The manifest of a checkpoint: its fields, its seal, and the check that its files are undamaged. No torch.
 
-The seal and the hashes are not keyed. They show damage by accident: whoever can write the folder can write them too,
-so everything here is checked as the words of a stranger.
+Seal and hashes are not keyed: they detect accidental damage only. Whoever can write the folder can forge them, so the
+manifest is validated as untrusted input.
 """
 
 import hashlib
@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stoker.spec import contract
-from stoker.spec.bounded import parse_json, read_file
+from stoker.spec.bounded import MAX_BYTES, parse_json
+from stoker.spec.files import FileTooLarge, NotRegularEntry, read_regular
 from stoker.spec.model import Model
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -26,71 +27,73 @@ Files = dict[str, dict[str, Any]]  # name -> bytes and sha256, as a manifest is 
 STEP_FOLDER = re.compile(r"step-(\d{9})")
 
 
-class _Part(BaseModel):
+class _ManifestPart(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
-class File(_Part):
+class CheckpointFile(_ManifestPart):
     bytes: Count
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Progress(_Part):
-    """How far training has come."""
+class TrainingProgress(_ManifestPart):
+    """How far training has come. Sample order, dropout and learning rate depend only on it."""
 
     step: Count = 0
     updates: Count = 0
+    """Steps that were applied: the learning rate counts these."""
     skipped: Count = 0
     tokens: Count = 0
     drawn: Count = 0
+    """Samples used: the sample order counts these. The last step of an epoch may be short."""
     best_loss: Finite | None = None
     best_step: Count | None = None
     evaluations_without_gain: Count = 0
 
 
-class Chosen(_Part):
-    """What the run decided for itself when it began."""
+class SavedChoices(_ManifestPart):
+    """Settings that the run chose when it started."""
 
     precision: Literal["fp32", "bf16", "fp16"]
     compile: bool
     micro: Annotated[int, Field(ge=1, le=2**31)]
 
 
-class LossScale(_Part):
+class SavedLossScale(_ManifestPart):
     scale: Annotated[Finite, Field(gt=0)]
     good_steps: Count
 
 
-class State(_Part):
-    progress: Progress = Progress()
-    choices: Chosen | None = None
+class TrainingState(_ManifestPart):
+    progress: TrainingProgress = TrainingProgress()
+    choices: SavedChoices | None = None
     named_micro: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    """`batch.micro` as the user set it; None where the run chose."""
+    """`batch.micro` of the run file; None where the run chose it."""
     horizon: Count | None = None
-    loss_scale: LossScale | None = None
+    loss_scale: SavedLossScale | None = None
     resume: Count | Literal["auto"] = "auto"
     model: Model | None = None
-    """What the run's spec said of its model; None in a checkpoint of an older version."""
+    """The model of the run's spec; None in a checkpoint of an older version."""
 
 
-class Manifest(_Part):
+class CheckpointManifest(_ManifestPart):
     step: Annotated[int, Field(ge=0, lt=10**9)]
     time: Finite = 0.0
     world: Annotated[int, Field(ge=1, le=10**7)] = 1
-    state: State = State()
-    files: dict[FileName, File]
-    ledger: dict[AttemptName, File] | None = None
-    """Of each attempt that led to it, the ledger up to it."""
+    state: TrainingState = TrainingState()
+    files: dict[FileName, CheckpointFile]
+    ledger: dict[AttemptName, CheckpointFile] | None = None
+    """The ledger of each attempt up to this checkpoint."""
 
     @property
     def key(self) -> str:
-        """What the weights are known by."""
+        """Identifies the weights: a hash of the file hashes."""
         files = {name: file.model_dump() for name, file in self.files.items()}
         return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
-def other_shape(manifest: Manifest, model: Model) -> str | None:
-    """How a spec's model differs from the one that was saved, if it does: heads, for one, do not show in a tensor."""
+def other_shape(manifest: CheckpointManifest, model: Model) -> str | None:
+    """How a spec's model differs from the saved one, or None. Not every difference shows in a tensor: heads do not."""
     if manifest.state.model is None:
         return None
     saved, now = manifest.state.model.model_dump(), model.model_dump()
@@ -99,12 +102,12 @@ def other_shape(manifest: Manifest, model: Model) -> str | None:
     return f"{shown} when step {manifest.step} was saved" if fields else None
 
 
-def parse_manifest(data: str | bytes) -> Manifest:
-    """Raises ValueError. Whether it is as it was written is for `damage` to say."""
+def parse_manifest(data: str | bytes) -> CheckpointManifest:
+    """Raises ValueError. Does not check the seal: `damage` does."""
     return _validated(parse_json(data))
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     """Raises ValueError when it is not a manifest, FileNotFoundError when there is none."""
     if folder.is_symlink():
         raise ValueError("the folder is a link")
@@ -112,7 +115,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def sealed(record: dict[str, Any], files: Files) -> dict[str, Any]:
-    """A manifest as it is written, last of all: a checkpoint that has one is complete."""
+    """The manifest with its files and seal. It is written last: a checkpoint that has one is complete."""
     record = record | {"files": dict(sorted(files.items()))}
     return record | {"seal": _seal(record)}
 
@@ -122,7 +125,7 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint that has a manifest, or None when it is as it was written.
+    """What is wrong with a checkpoint that has a manifest, or None when it is undamaged.
 
     Raises FileNotFoundError when there is no manifest: the checkpoint was pruned, or never completed.
     """
@@ -139,23 +142,23 @@ def damage(folder: Path) -> str | None:
     return next((problem for problem in problems if problem), None)
 
 
-def file_damage(path: Path, file: File) -> str | None:
-    """What is wrong with one of a checkpoint's files. A link is refused: it may lead out of the folder."""
+def file_damage(path: Path, file: CheckpointFile) -> str | None:
+    """What is wrong with a file of a checkpoint, or None. A link is refused: it may lead out of the folder."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return f"{path.name} is missing"
-    if not stat.S_ISREG(found.st_mode):
-        return f"{path.name} is {'a link' if stat.S_ISLNK(found.st_mode) else 'not a file'}"
-    if found.st_size != file.bytes:
-        return f"{path.name} has {found.st_size} bytes instead of {file.bytes}"
+    if not stat.S_ISREG(status.st_mode):
+        return f"{path.name} is {'a link' if stat.S_ISLNK(status.st_mode) else 'not a file'}"
+    if status.st_size != file.bytes:
+        return f"{path.name} has {status.st_size} bytes instead of {file.bytes}"
     if _sha256(path) != file.sha256:
         return f"{path.name} has changed since it was written"
     return None
 
 
-def read_sealed(folder: Path) -> Manifest:
-    """It is replaced in one go, so no kill leaves it torn."""
+def read_sealed(folder: Path) -> CheckpointManifest:
+    """Raises ValueError when the seal does not match: it is written atomically, so a kill cannot cause that."""
     data, changed = _read(folder), "has changed since it was written"
     try:
         record = parse_json(data)
@@ -170,12 +173,17 @@ def _read(folder: Path) -> bytes:
     path = folder / contract.MANIFEST_FILE
     if path.is_symlink():
         raise ValueError("is a link")
-    return read_file(path)
-
-
-def _validated(record: object) -> Manifest:
     try:
-        return Manifest.model_validate(record)
+        return read_regular(path, max_bytes=MAX_BYTES, follow_links=False)
+    except NotRegularEntry as e:
+        raise ValueError("is not a regular file") from e
+    except FileTooLarge as e:
+        raise ValueError("is too large") from e
+
+
+def _validated(record: object) -> CheckpointManifest:
+    try:
+        return CheckpointManifest.model_validate(record)
     except ValidationError as e:
         first = e.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "it"

@@ -20,27 +20,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from stoker.rundir.checkpoint import Manifest, read_manifest
-from stoker.rundir.files import NotRegular, append, open_regular, open_writable, read_regular, write_atomic
+from stoker.rundir.checkpoint import CheckpointManifest, read_manifest
+from stoker.rundir.events import Event, parse_event
+from stoker.rundir.files import append, write_atomic
 from stoker.rundir.records import (
     RECORD_BYTES,
     Count,
     Record,
     Seconds,
-    is_event,
-    is_metrics,
+    parse_metrics,
     parse_spec,
     read_records,
     records_backwards,
     typed,
 )
+from stoker.rundir.state import RunState
 from stoker.spec import contract
 from stoker.spec.errors import UserError
+from stoker.spec.files import NotRegularEntry, open_regular, open_writable, read_regular
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 T = TypeVar("T")
@@ -53,7 +55,7 @@ WRITTEN_FOLDERS = (
     contract.TOKENIZER_DIR,
     contract.MEMBERS_DIR,
 )
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system says that has none
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file systems without locks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,34 +70,36 @@ class DataRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OriginRef:
-    """Another model that a run begins with or learns from."""
+    """Another model that a run starts from or learns from."""
 
     path: str
     """Absolute folder: a run's, or one that transformers wrote."""
     step: Count | None
     """Of the run's checkpoint."""
     key: str
-    """What the weights are known by: others in their place are not this run's."""
+    """Identifies the weights: other weights at that path are not this run's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlaceRef:
-    """Where a run lives that is not here: its directory is on a volume of a cluster."""
+class Location:
+    """The fields of place.json that every backend writes."""
 
-    kind: Literal["kubernetes"]
-    context: str | None
-    namespace: str
-    job: str
-    run: str
-    volume: str
-    image: str
+    kind: str
+    where: str = ""
+    """A description, such as: on volume claim 'training' in namespace team."""
+
+    @property
+    def is_here(self) -> bool:
+        """The run's files are in the run directory."""
+        return self.kind == "local"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exit:
     """How the last launch of a run ended."""
 
-    state: Literal["done", "paused", "failed"]
+    state: RunState
+    """Done, paused or failed."""
     code: int
     step: Count | None
     reason: str
@@ -114,15 +118,15 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """A checkpoint whose manifest is there: it is whole."""
+    """A complete checkpoint: it has a manifest."""
 
     step: int
     path: Path
-    manifest: Manifest
+    manifest: CheckpointManifest
 
     @property
     def key(self) -> str:
-        """What its weights are known by."""
+        """Identifies its weights."""
         return self.manifest.key
 
 
@@ -130,7 +134,7 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.skipped: Counter[str] = Counter()
-        """Records that were no records, by the name of their file, as far as this object has read them."""
+        """Lines that were not records, by file name, as far as this object has read the files."""
 
     @property
     def name(self) -> str:
@@ -157,8 +161,8 @@ class RunDir:
         return self.path / contract.LOGS_DIR
 
     @property
-    def place(self) -> str:
-        """Where the run is kept, in words."""
+    def shown(self) -> str:
+        """Where the run is, for messages."""
         return str(self.path)
 
     def log(self, rank: int) -> Path:
@@ -168,7 +172,7 @@ class RunDir:
         return (self.path / contract.SPEC_FILE).is_file()
 
     def check_present(self) -> None:
-        """Of a run that is being written: what is written after its folder was moved would be a second, torn run."""
+        """Refuses to write to a run whose folder was moved: that would create a second, incomplete run."""
         if not self.exists():
             raise UserError(
                 f"the folder of run '{self.name}' is gone: {self.path} was moved or deleted while the run was active",
@@ -176,10 +180,10 @@ class RunDir:
             )
 
     def fetch(self, saved: Saved) -> None:
-        """Have the files of a checkpoint here. On a disk they are."""
+        """Make the files of a checkpoint available. On a local disk they are."""
 
     def create(self, spec: AnySpec, data: DataRef | None) -> None:
-        """Lay the directory out. spec.yaml comes last: a directory that has it is whole."""
+        """Create the directory. spec.yaml is written last: a directory that has it is complete."""
         try:
             for folder in (contract.LEDGER_DIR, contract.LOGS_DIR, contract.CHECKPOINTS_DIR):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
@@ -201,16 +205,16 @@ class RunDir:
     def any_spec(self) -> AnySpec:
         file = self.path / contract.SPEC_FILE
         try:
-            return parse_spec(read_regular(file, max_bytes=RECORD_BYTES))
+            return parse_spec(read_regular(file, max_bytes=RECORD_BYTES, follow_links=False))
         except (OSError, ValueError) as e:
             raise _damaged(file) from e
 
     def spec(self) -> RunSpec:
-        """Of a run that trains one of our models."""
+        """For a run that trains one of our models."""
         spec = self.any_spec()
         if isinstance(spec, ScriptSpec):
             raise UserError(
-                f"run '{self.name}' runs a script of its own, and Stoker knows nothing of its model and data",
+                f"run '{self.name}' runs a script, and Stoker does not know its model and data",
                 remedy="This verb is for runs with a model:",
             )
         return spec
@@ -222,73 +226,89 @@ class RunDir:
         write_json(self.path / contract.ORIGINS_FILE, {name: asdict(ref) for name, ref in origins.items()})
 
     def origins(self) -> dict[str, OriginRef]:
-        """`init` and `teacher`, as far as it has them."""
+        """`init` and `teacher`, where the run has them."""
         if not os.path.lexists(self.path / contract.ORIGINS_FILE):
             return {}
         return self._whole(dict[str, OriginRef], contract.ORIGINS_FILE)
 
-    def place_ref(self) -> PlaceRef | None:
-        """None when the run lives here."""
+    def backend(self) -> str:
+        """The kind of backend that it was launched on."""
+        return self.location().kind
+
+    def location(self) -> Location:
+        """Where the run is executed and its records are, by its place.json."""
+        return self.place(Location) or Location(kind="local")
+
+    def place(self, kind: type[T]) -> T | None:
+        """What the backend recorded about where the run is; None for a run of this machine."""
         if not os.path.lexists(self.path / contract.PLACE_FILE):
             return None
-        return self._whole(PlaceRef, contract.PLACE_FILE)
+        return self._whole(kind, contract.PLACE_FILE)
 
-    def write_place(self, place: PlaceRef) -> None:
-        write_json(self.path / contract.PLACE_FILE, asdict(place))
+    def write_place(self, place: Record) -> None:
+        """`kind` names the backend, and `where` describes the place; the rest is the backend's own."""
+        write_json(self.path / contract.PLACE_FILE, place)
 
     def seen(self) -> Record | None:
-        """What was last read of a run that lives elsewhere, and when."""
+        """The last known view of a run in a cluster, and when it was read."""
         try:
-            return typed(_Seen, read_regular(self.path / contract.SEEN_FILE, max_bytes=RECORD_BYTES)).model_dump()
+            return typed(
+                _LastSeen, read_regular(self.path / contract.SEEN_FILE, max_bytes=RECORD_BYTES, follow_links=False)
+            ).model_dump()
         except (OSError, ValueError):
-            return None  # it is a copy: the run itself is asked again
+            return None  # it is only a cache: the run itself is read again
 
     def write_seen(self, record: Record) -> None:
         write_json(self.path / contract.SEEN_FILE, record)
 
     def forget_ending(self) -> None:
-        """It goes on elsewhere: how far it had come stays known, how it ended counts no more."""
+        """It was resumed: the last known step is kept, the last known ending is dropped."""
         if seen := self.seen():
-            self.write_seen({"asked": 0.0, "view": seen["view"] | {"state": "interrupted", "reason": "", "remedy": ""}})
+            self.write_seen(
+                {"asked": 0.0, "view": seen["view"] | {"state": RunState.INTERRUPTED, "reason": "", "remedy": ""}}
+            )
 
-    def held(self, name: str) -> Path:
-        """Where the checkpoint of another run is held under that name, in the form of a run."""
-        return self.path / contract.HELD_DIR / name
+    def origin_folder(self, name: str) -> Path:
+        """The folder with a copy of another run's checkpoint, laid out as a run."""
+        return self.path / contract.ORIGINS_DIR / name
 
     def add_metrics(self, record: Record) -> None:
         append_line(self.path / contract.METRICS_FILE, record)
 
-    def add_event(self, kind: str, *, rank: int | None = None, **facts: object) -> None:
-        head = {"time": time.time(), "kind": kind, "rank": rank, "host": socket.gethostname()}
-        append_line(self.path / contract.EVENTS_FILE, head | facts)
+    def add_event(self, event: Event, *, rank: int | None = None) -> None:
+        head = {"time": time.time(), "kind": event.kind, "rank": rank, "host": event.host or socket.gethostname()}
+        append_line(self.path / contract.EVENTS_FILE, head | event.fields())
 
     def metrics(self) -> list[Record]:
-        """One record a step, in order: a step trained again after a restart counts as it was trained last."""
+        """One record per step, in order: for a step that was trained again after a restart, the last one."""
         by_step: dict[int, Record] = {}
-        for record in read_records(self.path / contract.METRICS_FILE, is_metrics, self.skipped):
+        for record in read_records(self.path / contract.METRICS_FILE, parse_metrics, self.skipped):
             by_step[record["step"]] = by_step.get(record["step"], {}) | record
         return [by_step[step] for step in sorted(by_step)]
 
     def metrics_backwards(self, *marks: bytes) -> Iterator[Record]:
-        """As they were written, newest first; with marks, those of the lines that hold one of them."""
-        return records_backwards(self.path / contract.METRICS_FILE, is_metrics, *marks, skipped=self.skipped)
+        """As written, newest first; with marks, only of lines that contain one of them."""
+        return records_backwards(self.path / contract.METRICS_FILE, parse_metrics, *marks, skipped=self.skipped)
 
-    def events(self) -> list[Record]:
-        return list(read_records(self.path / contract.EVENTS_FILE, is_event, self.skipped))
+    def events(self) -> list[Event]:
+        return list(read_records(self.path / contract.EVENTS_FILE, parse_event, self.skipped))
 
-    def events_backwards(self, *marks: bytes) -> Iterator[Record]:
-        return records_backwards(self.path / contract.EVENTS_FILE, is_event, *marks, skipped=self.skipped)
+    def events_backwards(self, *kinds: type[Event]) -> Iterator[Event]:
+        """Newest first; with kinds, only those, and no other line is parsed."""
+        marks = [f'"kind": "{kind.kind}"'.encode() for kind in kinds]
+        events = records_backwards(self.path / contract.EVENTS_FILE, parse_event, *marks, skipped=self.skipped)
+        return (event for event in events if not kinds or isinstance(event, kinds))
 
     def exit(self) -> Exit | None:
-        """None while it has not ended, and when exit.json is not what a run writes: that counts as skipped."""
+        """None while it has not ended, and when exit.json is damaged, which counts as skipped."""
         file = self.path / contract.EXIT_FILE
         self.skipped.pop(file.name, None)
         try:
-            look_anew(self.path)  # a worker of another node may have written it
-            return typed(Exit, read_regular(file, max_bytes=RECORD_BYTES))
+            refresh_folder(self.path)  # a worker of another node may have written it
+            return typed(Exit, read_regular(file, max_bytes=RECORD_BYTES, follow_links=False))
         except FileNotFoundError:
             return None
-        except (NotRegular, ValueError):
+        except (NotRegularEntry, ValueError):
             self.skipped[file.name] = 1
             return None
 
@@ -300,23 +320,23 @@ class RunDir:
         try:
             file.unlink(missing_ok=True)
         except OSError as e:
-            raise NotRegular(file) if file.is_dir() else e from e
+            raise NotRegularEntry(file) if file.is_dir() else e from e
 
     def saved(self) -> list[Saved]:
-        """The whole checkpoints, oldest first. A live run may have pruned all that were listed: it has a newer one."""
+        """The complete checkpoints, oldest first. A live run that prunes all that were listed has a newer one."""
         while True:
             listed = sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB))
-            found = []
+            saved = []
             for path in (path for path in listed if not path.is_symlink()):
                 with suppress(OSError, ValueError):
-                    look_anew(path)
+                    refresh_folder(path)
                     manifest = read_manifest(path)
-                    found.append(Saved(step=int(path.name.removeprefix("step-")), path=path, manifest=manifest))
-            if found or listed == sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB)):
-                return found
+                    saved.append(Saved(step=int(path.name.removeprefix("step-")), path=path, manifest=manifest))
+            if saved or listed == sorted(self.checkpoints.glob(contract.CHECKPOINT_GLOB)):
+                return saved
 
     def next_attempt(self) -> int:
-        """One more than the highest that wrote a ledger; one that died before it did nothing."""
+        """One more than the highest attempt with a ledger; an attempt without a ledger trained nothing."""
         names = (re.match(r"attempt-([0-9]{1,9})-rank-", path.name) for path in self.ledger.glob("attempt-*"))
         return 1 + max((int(name[1]) for name in names if name), default=0)
 
@@ -325,7 +345,7 @@ class RunDir:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run for writing. The kernel lets go of it when the holder dies, however it dies."""
+        """Lock the run for writing. The kernel releases the lock when the holder dies."""
         path = self.path / contract.LOCK_FILE
         self._check_folders()
         try:
@@ -334,7 +354,7 @@ class RunDir:
             raise UserError(f"cannot write {path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
         with file:
             if not _take(file):
-                raise Held(self.name, self.holder())
+                raise RunHeld(self.name, self.holder())
             file.seek(0)
             file.truncate()
             file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}))
@@ -342,7 +362,7 @@ class RunDir:
             yield
 
     def _check_folders(self) -> None:
-        """A folder of a downloaded run may be a link: what the run writes would land anywhere."""
+        """A folder of a downloaded run may be a link: the run would write outside its own folder."""
         for name in WRITTEN_FOLDERS:
             path = self.path / name
             if path.is_symlink():
@@ -354,18 +374,18 @@ class RunDir:
                 raise UserError(f"{path} is a file where a folder should be", remedy="Move it elsewhere")
 
     def holder(self) -> Record | None:
-        """Who holds the lock now (pid, host, time), or None."""
+        """The process that holds the lock (pid, host, time), or None."""
         path = self.path / contract.LOCK_FILE
         self.skipped.pop(path.name, None)
         try:
-            with open_regular(path) as file:
+            with open_regular(path, follow_links=False) as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     return None
                 except BlockingIOError:
                     return asdict(_holder(file.read(HOLDER_BYTES)))
-        except NotRegular:
-            self.skipped[path.name] = 1  # nobody can hold it
+        except NotRegularEntry:
+            self.skipped[path.name] = 1  # it cannot be locked
             return None
         except OSError as e:
             if e.errno in (errno.ENOENT, *NO_LOCKS):
@@ -373,26 +393,26 @@ class RunDir:
             raise
 
     def _whole(self, kind: type[T], name: str) -> T:
-        """A file that is one record."""
+        """Reads a file that is one record."""
         try:
-            return typed(kind, read_regular(self.path / name, max_bytes=RECORD_BYTES))
+            return typed(kind, read_regular(self.path / name, max_bytes=RECORD_BYTES, follow_links=False))
         except (OSError, ValueError) as e:
             raise _damaged(self.path / name) from e
 
 
-class Held(UserError):
-    """Somebody else writes the run."""
+class RunHeld(UserError):
+    """Another process writes the run."""
 
     def __init__(self, name: str, holder: Record | None, *, hint: str = "") -> None:
-        who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+        process = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
         super().__init__(
-            f"run '{name}' is being written by {who}",
+            f"run '{name}' is being written by {process}",
             remedy=f"Wait for it, stop it with: stoker stop {name}, or start another with --new{hint}",
         )
 
 
-class _View(BaseModel):
-    """What is asked of a run's view by those who know no more of it; the rest is kept as it is."""
+class _SeenView(BaseModel):
+    """The fields of a run's view that are used here; others are kept unchanged."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -402,15 +422,15 @@ class _View(BaseModel):
     remedy: str = ""
 
 
-class _Seen(BaseModel):
+class _LastSeen(BaseModel):
     asked: Seconds
-    view: _View
+    view: _SeenView
     ended: bool = False
     unread: str = ""
 
 
 def _holder(data: bytes) -> Holder:
-    """The lock is taken a moment before it is written."""
+    """The lock is taken a moment before the holder is written to it."""
     try:
         return typed(Holder, data)
     except ValueError:
@@ -422,7 +442,7 @@ def _damaged(path: Path) -> UserError:
 
 
 def _take(file: TextIO) -> bool:
-    """Tries for a second: a reader that asks who holds the lock holds it itself for a moment."""
+    """Tries for a second: a reader that checks the lock holds it for a moment."""
     for _ in range(20):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -437,10 +457,10 @@ def _take(file: TextIO) -> bool:
     return False
 
 
-def look_anew(folder: Path) -> None:
-    """Have a network file system ask the server what is in a folder, instead of remembering what was not.
+def refresh_folder(folder: Path) -> None:
+    """Make a network file system read a folder again, instead of remembering which names were missing.
 
-    NFS takes a name that it did not find for missing up to a minute longer, unless the folder itself is opened.
+    NFS remembers a missing name for up to a minute, unless the folder itself is opened.
     """
     os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 

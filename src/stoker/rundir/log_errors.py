@@ -1,4 +1,4 @@
-"""The error in what a process printed: its own, or only the symptom of a failure elsewhere. Pure."""
+"""Finds the error in the output of a process: its own, or the symptom of a failure elsewhere. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,9 @@ RANK = re.compile(r"^\[(?:rank|default)?\d{1,6}\]:? ?")
 NAMED = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault)\b(?! in thread| ignored in)")
 SUPERVISOR = re.compile(r"stoker: ")
 NOTE = re.compile(r"stoker: node \d+ \([^)]*\) (?!.*giving up$)")
-"""What a supervisor reports while all is well: which node leads, and which follows it."""
+"""Routine reports of a supervisor: which node leads, and which follow."""
 ABORT = re.compile(r"terminate called ")
-"""C++: an exception that nobody caught, or threads that were still there when Python ended."""
+"""C++: an uncaught exception, or threads that were still running when Python ended."""
 WHAT = re.compile(r"what\(\): ")
 SYMPTOMS = (
     r"closed by (?:remote )?peer|peer closed the connection|reset by peer|Broken pipe",
@@ -26,31 +26,31 @@ SYMPTOMS = (
     r"^(?:\w+\.)*(?:ChildFailedError|SignalException|RendezvousConnectionError|RendezvousClosedError)",
 )
 SYMPTOM = re.compile("|".join(SYMPTOMS))
-"""What torch, gloo, NCCL and Python print when a peer is gone, and what torch's agent prints of its workers."""
+"""What torch, gloo, NCCL and Python print when a peer is lost, and what torch's agent prints about its workers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogError:
     line: str
     kind: Literal["own", "abort", "symptom"]
-    """`own`: an exception of the process itself. `abort`: how C++ ends one, which rarely says why. `symptom`: a broken
-    connection, as every peer of a failed process prints it."""
+    """`own`: an exception of the process itself. `abort`: C++ ended the process, which rarely shows why. `symptom`: a
+    broken connection, as every peer of a failed process prints."""
 
 
 def error_in(lines: Sequence[str]) -> LogError | None:
-    """The last error of the process's own; else the last symptom, or how C++ ended it. None when there is neither."""
+    """The last error of the process itself, else the last symptom, else the abort; None when there is none."""
     last = {error.kind: error for error in _errors(lines)}
     return last.get("own") or last.get("symptom") or last.get("abort")
 
 
 def last_line(lines: Sequence[str]) -> str:
-    """The last line that may tell something: not what a supervisor reports while all is well."""
+    """The last informative line: not a routine report of a supervisor."""
     clean = (_clean(line).strip() for line in reversed(lines))
     return next((line for line in clean if line and not NOTE.match(line)), "")
 
 
 def _errors(lines: Sequence[str]) -> Iterator[LogError]:
-    inside = False  # a traceback, whose first line that is not indented names the exception
+    inside = False  # in a traceback; its first line that is not indented names the exception
     for number, raw in enumerate(lines):
         line = _clean(raw)
         text = line.strip()
@@ -60,8 +60,8 @@ def _errors(lines: Sequence[str]) -> Iterator[LogError]:
             continue
         elif ABORT.match(text):
             after = _clean(lines[number + 1]).strip() if number + 1 < len(lines) else ""
-            told = f"{text} {after}" if WHAT.match(after) else text
-            yield LogError(line=told, kind="symptom" if SYMPTOM.search(told) else "abort")
+            line = f"{text} {after}" if WHAT.match(after) else text
+            yield LogError(line=line, kind="symptom" if SYMPTOM.search(line) else "abort")
         elif inside or NAMED.match(text) or (SUPERVISOR.match(text) and not NOTE.match(text)):
             inside = False
             yield LogError(line=text, kind="symptom" if SYMPTOM.search(text) else "own")

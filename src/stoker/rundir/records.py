@@ -1,29 +1,31 @@
-"""The records of a run directory, parsed in one place: typed, and bounded in size, depth and numbers.
+"""Parses the records of a run directory: typed, with limits on size, depth and numbers.
 
 A line of metrics.jsonl or events.jsonl that is not a record is skipped and counted; a file that is one record
-(exit.json, data.json …) is damaged as a whole. Nothing in a run directory may end in a traceback, a hang or gigabytes.
+(exit.json, data.json …) is damaged as a whole. No content may cause a traceback, a hang or gigabytes of memory.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from os import SEEK_END
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar, get_type_hints
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import from_json
 
-from stoker.rundir.files import lines_backwards, lines_forward, open_regular
-from stoker.spec.bounded_yaml import BoundedLoader
+from stoker.rundir.files import lines_backwards, lines_forward
+from stoker.spec.bounded import BoundedLoader
+from stoker.spec.files import open_regular
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 Record = dict[str, Any]
-Check = Callable[[Record], bool]
 T = TypeVar("T")
 
-RECORD_BYTES = 4 << 20  # of a line; the longest are those of a run over thousands of nodes
+RECORD_BYTES = 4 << 20  # of a line; runs with thousands of nodes have long ones
+TAIL_BLOCK_BYTES = 1 << 20  # read at once
 DEPTH = 32
 LARGEST = 10**20  # of any integer
 LAST_STEP = 10**15
@@ -41,8 +43,9 @@ METRICS = frozenset(
         "mfu", "memory_gib", "data_wait", "world", "skipped", "epoch",
     )
 )  # fmt: skip
-"""Of a metrics record, what is a number or null. Other names may hold what they like."""
+"""Fields of a metrics record that are a number or null. Other fields may have any value."""
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+_MODELS: dict[Any, type[BaseModel]] = {}
 
 
 class Damaged(ValueError):
@@ -57,28 +60,29 @@ def parse_line(line: bytes) -> Record:
     return record
 
 
-def is_metrics(record: Record) -> bool:
+def parse_metrics(record: Record) -> Record | None:
+    """The same record; None when it is not a metrics record."""
     if not _is_count(record.get("step", -1)) or not _is_time(record.get("time", 0)):
-        return False
-    return all(record[name] is None or type(record[name]) in (int, float) for name in METRICS & record.keys())
+        return None
+    numbers = (record[name] for name in METRICS & record.keys())
+    return record if all(number is None or type(number) in (int, float) for number in numbers) else None
 
 
-def is_event(record: Record) -> bool:
-    """It has a time and a kind, and no field that readers compute with is of another type."""
-    head = _is_time(record.get("time")) and type(record.get("kind")) is str
-    return head and all(_FIELDS[name](record[name]) for name in _FIELDS.keys() & record.keys())
+def has_time(record: Record) -> bool:
+    return _is_time(record.get("time"))
 
 
-def read_records(path: Path, check: Check, skipped: Counter[str] | None = None) -> Iterator[Record]:
-    """The records of a file, in order. How many lines were none is set in `skipped` under the file's name.
+def read_records(path: Path, parse: Callable[[Record], T | None], skipped: Counter[str] | None = None) -> Iterator[T]:
+    """The records of a file, in order, converted by `parse`, which returns None for what is not a record.
 
-    A last line without its newline is still being written, and counts as nothing.
+    `skipped` gets the number of lines that were not records, under the file's name. An unfinished last line is still
+    being written, and does not count.
     """
     wrong = 0
     try:
-        with open_regular(path) as file:
+        with open_regular(path, follow_links=False) as file:
             for line in lines_forward(file, max_bytes=RECORD_BYTES):
-                record = _record(line, check)
+                record = _record(line, parse)
                 if record is not None:
                     yield record
                 else:
@@ -91,15 +95,17 @@ def read_records(path: Path, check: Check, skipped: Counter[str] | None = None) 
         skipped[path.name] = wrong
 
 
-def records_backwards(path: Path, check: Check, *marks: bytes, skipped: Counter[str] | None = None) -> Iterator[Record]:
-    """The records of a file, newest first; with marks, those of the lines that hold one of them."""
+def records_backwards(
+    path: Path, parse: Callable[[Record], T | None], *marks: bytes, skipped: Counter[str] | None = None
+) -> Iterator[T]:
+    """The records of a file, newest first; with marks, only of lines that contain one of them."""
     wrong = 0
     try:
-        with open_regular(path) as file:
+        with open_regular(path, follow_links=False) as file:
             for line in lines_backwards(file, file.seek(0, SEEK_END), max_bytes=RECORD_BYTES):
                 if marks and not any(mark in line for mark in marks):
                     continue
-                record = _record(line, check)
+                record = _record(line, parse)
                 if record is not None:
                     yield record
                 else:
@@ -111,19 +117,71 @@ def records_backwards(path: Path, check: Check, *marks: bytes, skipped: Counter[
         _at_least(skipped, path, 1)
 
 
-def parse_lines(lines: Iterable[str], check: Check, skipped: Counter[str], name: str) -> Iterator[Record]:
-    """The same of lines that somebody else has read."""
+def parse_lines(
+    lines: Iterable[str], parse: Callable[[Record], T | None], skipped: Counter[str], name: str
+) -> Iterator[T]:
+    """The same for lines that were read elsewhere."""
     skipped[name] = 0
     for line in lines:
-        record = _record(line.encode(errors="replace"), check)
+        record = _record(line.encode(errors="replace"), parse)
         if record is not None:
             yield record
         else:
             skipped[name] += bool(line.strip())
 
 
+class Tail:
+    """Reads a file while it grows: each call returns the complete records added since the last."""
+
+    def __init__(self, path: Path, *, start: int = 0) -> None:
+        self._path = path
+        self._position = start
+        self.skipped = 0
+        """Lines that were not records, or too long for one."""
+
+    def records(self, parse: Callable[[Record], T | None]) -> Iterator[T]:
+        """Converted by `parse`, which returns None for what is not a record."""
+        for line in self._lines():
+            try:
+                record = parse(parse_line(line))
+            except ValueError:
+                record = None
+            if record is not None:
+                yield record
+            else:
+                self.skipped += bool(line.strip())
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            with open_regular(self._path, follow_links=False) as file:
+                file.seek(self._position)
+                yield from self._read(file)
+        except FileNotFoundError:
+            return
+
+    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+        """Lines that are too long for a record are skipped."""
+        head, too_long = b"", False
+        while data := file.read(TAIL_BLOCK_BYTES):
+            *lines, head = (head + data).split(b"\n")
+            for line in lines:
+                self._position += len(line) + 1
+                if too_long:
+                    self.skipped += 1
+                    too_long = False
+                else:
+                    yield line
+            if len(head) > RECORD_BYTES:
+                self._position += len(head)
+                head, too_long = b"", True
+
+    @classmethod
+    def from_now(cls, path: Path) -> "Tail":
+        return cls(path, start=path.stat().st_size if path.exists() else 0)
+
+
 def typed(kind: type[T], data: bytes | str, *, max_bytes: int = RECORD_BYTES) -> T:
-    """What JSON says, as a dataclass or another type. Raises Damaged, with the reason in one line."""
+    """Parses JSON as a dataclass or another type. Raises Damaged, with the reason in one line."""
     try:
         _parse(data, max_bytes)
         value: T = _adapter(kind).validate_json(data, strict=True)
@@ -132,11 +190,24 @@ def typed(kind: type[T], data: bytes | str, *, max_bytes: int = RECORD_BYTES) ->
         raise _damaged(e) from e
 
 
-def typed_value(kind: type[T], value: object) -> T:
-    """The same of a part of what was parsed already."""
+def typed_fields(kind: type[T], values: Record) -> T:
+    """A dataclass from parsed values, each of exactly its field's type. Raises Damaged."""
+    if kind not in _MODELS:
+        hints = get_type_hints(kind, include_extras=True)
+        names = {item.name: (hints[item.name], None) for item in fields(kind)}  # type: ignore[arg-type]
+        _MODELS[kind] = create_model(kind.__name__, __config__=ConfigDict(strict=True), **names)  # type: ignore[call-overload]
     try:
-        found: T = _adapter(kind).validate_python(value, strict=False)
-        return found
+        checked = _MODELS[kind].model_validate(values)
+    except ValueError as e:
+        raise _damaged(e) from e
+    return kind(**{name: getattr(checked, name) for name in values})
+
+
+def typed_value(kind: type[T], value: object) -> T:
+    """A value of this type from a part of parsed JSON. Raises Damaged."""
+    try:
+        checked: T = _adapter(kind).validate_python(value, strict=False)
+        return checked
     except ValueError as e:
         raise _damaged(e) from e
 
@@ -152,8 +223,8 @@ def parse_spec(data: bytes) -> AnySpec:
         raise Damaged(str(e)) from e
 
 
-def in_words(skipped: Mapping[str, int]) -> str:
-    """Which records were skipped, such as "3 (2 in events.jsonl, 1 in metrics.jsonl)"; empty when none was."""
+def skipped_summary(skipped: Mapping[str, int]) -> str:
+    """How many records were skipped, such as "3 (2 in events.jsonl, 1 in metrics.jsonl)"; empty when none was."""
     wrong = {name: number for name, number in sorted(skipped.items()) if number}
     parts = ", ".join(f"{number} in {name}" for name, number in wrong.items())
     return f"{sum(wrong.values())} ({parts})" if wrong else ""
@@ -174,7 +245,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _parse(data: bytes | str, max_bytes: int) -> Any:
-    """pydantic's parser takes a third of the time of json's, and refuses what is not JSON: NaN, half a character."""
+    """With pydantic's parser: three times as fast as json's, and it refuses NaN and unpaired surrogates."""
     if len(data) > max_bytes:
         raise ValueError(f"it has more than {max_bytes:,} bytes")
     value = from_json(data, allow_inf_nan=False)
@@ -183,21 +254,20 @@ def _parse(data: bytes | str, max_bytes: int) -> Any:
     return value
 
 
-def _record(line: bytes, check: Check) -> Record | None:
+def _record(line: bytes, parse: Callable[[Record], T | None]) -> T | None:
     try:
-        record = parse_line(line)
+        return parse(parse_line(line))
     except ValueError:
         return None
-    return record if check(record) else None
 
 
 def _is_wrong(line: bytes) -> bool:
-    """A blank line is nothing, and one without an end may be whole the next time."""
+    """A blank line does not count, and an unfinished one may be complete the next time."""
     return len(line) > RECORD_BYTES or (line.endswith(b"\n") and not line.isspace())
 
 
 def _at_least(skipped: Counter[str] | None, path: Path, wrong: int) -> None:
-    """The end of a file is read more than once, and not always as far."""
+    """The end of a file is read several times, not always equally far."""
     if skipped is not None:
         skipped[path.name] = max(skipped[path.name], wrong)
 
@@ -224,49 +294,3 @@ def _is_time(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= LAST_STEP
-
-
-def _is_optional_count(value: Any) -> bool:
-    return value is None or _is_count(value)
-
-
-def _is_workers(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST_WORKERS
-
-
-def _is_text(value: Any) -> bool:
-    return value is None or type(value) is str
-
-
-def _is_flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-def _is_list(value: Any) -> bool:
-    return type(value) is list
-
-
-def _is_nodes(value: Any) -> bool:
-    """As they are (`world`), or how many there are to be (`scaled`)."""
-    return type(value) is str or (type(value) is list and all(type(node) is dict for node in value))
-
-
-_FIELDS: dict[str, Callable[[Any], bool]] = {
-    "again": _is_flag,
-    "changes": lambda value: type(value) is dict,
-    "nodes": _is_nodes,
-    "parameters": _is_number,
-    "rank": _is_optional_count,
-    "seconds": _is_number,
-    "steps": _is_optional_count,
-    "workers": _is_workers,
-    "world": _is_workers,
-    **dict.fromkeys(("attempt", "least", "most", "node", "restart", "step", "times", "tokens_per_step"), _is_count),
-    **dict.fromkeys(("here", "missing"), _is_list),
-    **dict.fromkeys(("chip", "host", "line", "object", "pod", "reason", "signal", "text"), _is_text),
-}
-"""Of an event, the fields that readers compute with. An event of any kind may have others."""

@@ -1,1 +1,1 @@
-"""What a run is: its spec, the presets, and what launcher, supervisor and trainer agree on. pydantic and yaml only."""
+"""What a run is: its spec, the presets, and what launcher, supervisor and trainer share. pydantic and yaml only."""

@@ -1,12 +1,12 @@
-"""What may differ when a run goes on, and what makes it another run."""
+"""Which settings may change when a run is resumed, and which make it another run."""
 
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from stoker.spec.errors import UserError
-from stoker.spec.keys import OWN_KEYS, flat
-from stoker.spec.on import Nodes, On
+from stoker.spec.keys import OWN_KEYS, flat, keys
+from stoker.spec.on import Nodes
 from stoker.spec.run import AnySpec, RunSpec
 
 MAY_CHANGE = ("on", "until", "checkpoint", "log", "eval", "batch.micro", "optim.horizon", "callbacks", "secrets")
@@ -15,22 +15,23 @@ Changes = dict[str, tuple[object, object]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Dotted key -> (old value, new value), to be shown: what a variable or a secret holds is left out."""
+    """Dotted key -> (old value, new value), for messages: the values of variables and secrets are hidden."""
 
     allowed: Changes
     refused: Changes
     data: Changes
-    """Keys of `data`: they matter only when the content keys of the token sets differ: data may have moved."""
+    """Keys of `data`. They matter only when the content keys of the token sets differ: data may have been moved."""
 
 
 def difference(old: AnySpec, new: AnySpec) -> Difference:
     before, after = flat(old), flat(new)
+    before, after = _defaults(after) | before, _defaults(before) | after
     if isinstance(new, RunSpec) and isinstance(old, RunSpec) and new.model.vocab is None:
-        after["model.vocab"] = before["model.vocab"]  # left out, it is what the tokenizer made it when the run began
+        after["model.vocab"] = before["model.vocab"]  # set from the tokenizer when the run was created
     changed = {
-        key: (_shown(key, before.get(key)), _shown(key, after.get(key)))
-        for key in before | after
-        if key != "name" and before.get(key) != after.get(key)
+        key: (_shown(key, before[key]), _shown(key, after[key]))
+        for key in before
+        if key != "name" and before[key] != after[key]
     }
     data = {key: values for key, values in changed.items() if key.startswith("data.")}
     allowed = {key: values for key, values in changed.items() if _may_change(key)}
@@ -38,10 +39,15 @@ def difference(old: AnySpec, new: AnySpec) -> Difference:
     return Difference(allowed=allowed, refused=refused, data=data)
 
 
+def _defaults(other: dict[str, object]) -> dict[str, object]:
+    """The values of keys that a spec does not have: keys of another backend, and variables that it does not set."""
+    return {key: None if key not in keys() or keys()[key].is_required() else keys()[key].default for key in other}
+
+
 def with_nodes(spec: AnySpec, nodes: Nodes) -> AnySpec:
-    """Raises UserError where all else that `on` says does not go with so many."""
+    """The spec with another number of nodes. Raises UserError if other keys of `on` do not allow it."""
     try:
-        on = On.model_validate(spec.on.model_dump() | {"nodes": nodes})
+        on = type(spec.on).model_validate(spec.on.model_dump() | {"nodes": nodes})
     except ValidationError as e:
         problem, _, remedy = str(e.errors()[0]["ctx"]["error"]).partition("; ")
         raise UserError(

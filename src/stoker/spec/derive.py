@@ -1,4 +1,4 @@
-"""The numbers that follow from a spec: computed once, here, printed by the CLI and used by the trainer."""
+"""Numbers derived from a spec, computed once: printed by the CLI and used by the trainer."""
 
 import math
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from stoker.spec.run import Optim, RunSpec
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Derived:
     steps: int | None
-    """Optimizer steps until the run is done; None when only a time ends it."""
+    """Optimizer steps until the run is done; None when only a time limit ends it."""
     positions: int | None
-    """Samples drawn in all; the last step of an epoch-bound run may be short."""
+    """Samples in total; the last step of a run limited by epochs may be short."""
     tokens_per_step: int
     warmup: int
     decay: int
@@ -19,7 +19,7 @@ class Derived:
 
 
 def derive(spec: RunSpec, *, samples: int, horizon: int | None = None, step: int = 0, drawn: int = 0) -> Derived:
-    """`samples` are those of one epoch. Of a run that has begun: its horizon, its step, the samples it has drawn."""
+    """`samples`: of one epoch. For a resumed run: its horizon, its step, and the samples it has used (`drawn`)."""
     sequences, until = spec.batch.sequences, spec.until
     tokens_per_step = sequences * spec.batch.length
     ends = []  # in samples
@@ -52,31 +52,31 @@ def derive(spec: RunSpec, *, samples: int, horizon: int | None = None, step: int
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShortSchedule:
-    """A learning rate that comes to its end before the run does."""
+    """A learning-rate schedule that ends before the run does."""
 
     end: int
-    """The step at which it gets there."""
+    """The step at which it ends."""
     rate: float
-    """What it stays at."""
+    """The learning rate after that."""
     steps: int | None
-    """Planned; None when only a time ends the run."""
+    """Planned; None when only a time limit ends the run."""
     horizon: int
 
     def __str__(self) -> str:
-        where = f"step {self.end:,}" + (f" of {self.steps:,}" if self.steps else "")
-        useless = "later steps change nothing" if self.rate == 0 else "later steps train at that rate"
-        if self.end != self.horizon:  # only optim.decay does that
-            return f"the learning rate is {self.rate:.3g} from {where} on: {useless}. A longer optim.decay extends it"
+        at = f"step {self.end:,}" + (f" of {self.steps:,}" if self.steps else "")
+        effect = "later steps change nothing" if self.rate == 0 else "later steps train at that rate"
+        if self.end != self.horizon:  # because of optim.decay
+            return f"the learning rate is {self.rate:.3g} from {at} on: {effect}. A longer optim.decay extends it"
         wanted = f"optim.horizon={self.steps}" if self.steps else "A larger optim.horizon"
-        return f"the learning rate is {self.rate:.3g} from {where} on: {useless}. {wanted} extends the schedule"
+        return f"the learning rate is {self.rate:.3g} from {at} on: {effect}. {wanted} extends the schedule"
 
 
 def short_schedule(optim: Optim, derived: Derived, *, updates: int = 0) -> ShortSchedule | None:
-    """None where the learning rate lasts as long as the run, as far as that is known after so many updates."""
+    """None when the schedule lasts as long as the run, as far as is known after `updates` updates."""
     if optim.schedule == "constant" or not derived.horizon:
         return None
     end = derived.horizon if optim.schedule == "wsd" else derived.warmup + derived.decay
-    if end < derived.horizon and optim.floor:  # asked for: a decay, and then the floor
+    if end < derived.horizon and optim.floor:  # as configured: a decay, and then the floor
         return None
     if (updates < end) if derived.steps is None else (derived.steps <= end):
         return None
@@ -88,14 +88,14 @@ def _steps(amount: int | float, horizon: int) -> int:
 
 
 def share(sequences: int, *, rank: int, world: int) -> range:
-    """Which of a step's sequences a rank takes: contiguous, and shares differ by at most one."""
+    """Which of a step's sequences a rank gets: contiguous, and shares differ by at most one."""
     base, extra = divmod(sequences, world)
     start = rank * base + min(rank, extra)
     return range(start, start + base + (rank < extra))
 
 
-def micro_batches(sequences: int, *, world: int, most: int) -> tuple[int, int]:
-    """(count, size) of a rank's micro-batches: no larger than `most`, as equal as they can be, alike on every rank."""
+def micro_batches(sequences: int, *, world: int, max_size: int) -> tuple[int, int]:
+    """(count, size) of a rank's micro-batches: at most `max_size`, as equal as possible, the same on every rank."""
     largest = len(share(sequences, rank=0, world=world))
-    number = math.ceil(largest / most)
+    number = math.ceil(largest / max_size)
     return number, math.ceil(largest / number)

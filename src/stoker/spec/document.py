@@ -1,7 +1,7 @@
-"""A YAML file as plain values, with the line of every key.
+"""A YAML file as plain values, with the line number of every key.
 
-YAML 1.2's scalars: only true and false are booleans (so `on:` stays a key), `1e-4` is a number, a date is text. A key
-said twice is refused: the reader of the file sees the first, the loader would take the last.
+Scalars are those of YAML 1.2: only true and false are booleans (so `on:` stays a key), `1e-4` is a number, a date is
+text. A duplicate key is refused: a reader sees the first, a loader would use the last.
 """
 
 import re
@@ -11,52 +11,51 @@ from typing import Any
 
 import yaml
 
-from stoker.spec.bounded_yaml import BoundedLoader, not_yaml, reason
+from stoker.spec.bounded import BoundedLoader, yaml_error, yaml_reason
 from stoker.spec.errors import UserError
-from stoker.spec.regular import read_text
+from stoker.spec.files import read_text
 
 KeyPath = tuple[str, ...]
 
-SHOWN = 80  # characters of a value in a message
+MAX_SHOWN = 80  # characters of a value in a message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class YamlDocument:
     values: dict[str, Any]
     lines: dict[KeyPath, int]
 
 
-def read_document(path: Path) -> Document:
-    return parse_document(_read(path), str(path))
+def read_document(path: Path, *, kind: str = "run file", example: str = "data: ./books") -> YamlDocument:
+    return parse_document(_read(path), str(path), kind=kind, example=example)
 
 
-def parse_document(text: str, name: str) -> Document:
-    """`name` is what messages call the text."""
+def parse_document(text: str, name: str, *, kind: str = "run file", example: str = "data: ./books") -> YamlDocument:
+    """`name` is what messages call the text, `kind` the kind of file, `example` a line of such a file."""
     try:
         root, loader = _compose(text)
         if root is None:
-            return Document(values={}, lines={})
+            return YamlDocument(values={}, lines={})
         if not isinstance(root, yaml.MappingNode):
-            raise UserError(
-                f"{name}: this is no run file: it holds no keys", remedy="Write lines such as data: ./books"
-            )
+            raise UserError(f"{name} is not a {kind}: it has no keys", remedy=f"Write lines such as {example}")
         lines: dict[KeyPath, int] = {}
-        return Document(values=_Plain(loader, name, lines).value(root, ()), lines=lines)
+        return YamlDocument(values=_Plain(loader, name, lines).value(root, ()), lines=lines)
     except yaml.YAMLError as e:
-        raise not_yaml(e, name) from e
+        raise yaml_error(e, name) from e
 
 
 def parse_value(text: str, name: str) -> Any:
-    """The value of a `key=value` word: YAML where it opens a list, a mapping or quotes, else one scalar."""
+    """The value of a `key=value` override: YAML if it starts with a bracket, a brace or a quote, else one scalar."""
     try:
         if not text.startswith(("[", "{", '"', "'")):
             return _scalar(text)
         root, loader = _compose(text)
         return _Plain(loader, name, {}).value(root, ()) if root else None
     except yaml.YAMLError as e:
-        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+        shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
         raise UserError(
-            f"{name}: {shown} is not YAML: {reason(e)}", remedy="Close what it opens, and quote it for the shell"
+            f"{name}: {shown} is not YAML: {yaml_reason(e)}",
+            remedy="Close its brackets and quotes, and quote it for the shell",
         ) from e
 
 
@@ -68,7 +67,7 @@ NUMBER = r"[-+]?((\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9
 for tag, pattern, first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),  # 007 and 10_000 stay text, for the field to judge
+    ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),  # 007 and 10_000 stay text: the field decides
     ("float", rf"{NUMBER}|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.0123456789")),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), first)
@@ -87,25 +86,27 @@ class _Plain:
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*path, str(i))) for i, item in enumerate(node.value)]
         if node.tag not in TAGS:
-            raise yaml.constructor.ConstructorError(None, None, f"{node.tag} means nothing here", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} is not supported", node.start_mark)
         return self.loader.construct_object(node)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise UserError(f"{self.name}:{line}: a key must be a word", remedy="Write lines such as data: ./books")
+                raise UserError(
+                    f"{self.name}:{line}: a key must be plain text", remedy="Write lines such as data: ./books"
+                )
             key = key_node.value
-            if key in found:
+            if key in values:
                 first = self.lines[(*path, key)]
                 raise UserError(
-                    f"{self.name}:{line}: {'.'.join((*path, key))} is said twice, first in line {first}",
+                    f"{self.name}:{line}: {'.'.join((*path, key))} is set twice, first in line {first}",
                     remedy="Keep one of them",
                 )
             self.lines[(*path, key)] = line
-            found[key] = self.value(value_node, (*path, key))
-        return found
+            values[key] = self.value(value_node, (*path, key))
+        return values
 
 
 def _compose(text: str) -> tuple[yaml.Node | None, _Loader]:
@@ -124,7 +125,7 @@ def _read(path: Path) -> str:
         return read_text(path)
     except FileNotFoundError:
         raise UserError(
-            f"there is no file {path}", remedy="Check the path, or write one with: stoker init DATA"
+            f"there is no file {path}", remedy="Check the path, or create one with: stoker init DATA"
         ) from None
     except IsADirectoryError:
         raise UserError(

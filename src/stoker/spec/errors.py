@@ -1,12 +1,13 @@
-"""The errors that reach a user, one class for each reaction.
+"""The errors that reach a user, one class per reaction.
 
     StokerError
     ├── UserError      the user's mistake: one line and a remedy, exit 2
-    │   └── MissingExtra   an optional part is not installed
+    │   ├── MissingExtra   an optional part is not installed
+    │   └── NotFound       what was asked for does not exist
     ├── RunFailed      the run itself failed: exit 3
-    └── SavedForLater  the run stopped with its work saved and can go on: exit 75
+    └── SavedForLater  the run stopped with its work saved and can be resumed: exit 75
 
-They are raised anywhere and caught in two places: `cli/main.py`, and `train/__main__.py`, which writes exit.json.
+They are raised anywhere, and caught in `cli/main.py` and in `train/__main__.py`, which writes exit.json.
 """
 
 ENDS = (".", "?", "!", "…")  # after one of these no full stop follows
@@ -19,7 +20,7 @@ class StokerError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        """One line, whatever names it holds; a remedy may bring lines of its own, such as a manifest."""
+        """The problem is one line, even with a line end in a name; a remedy may have several, such as a manifest."""
         problem = self.problem.replace("\n", "\\n")
         if not self.remedy:
             return problem
@@ -27,7 +28,7 @@ class StokerError(Exception):
 
 
 class UserError(StokerError):
-    """Something the user can mend: a key, a file, a value."""
+    """Something the user can fix: a key, a file, a value."""
 
 
 class MissingExtra(UserError):
@@ -35,9 +36,13 @@ class MissingExtra(UserError):
         super().__init__(f"{module} is not installed", remedy=f"Run: pip install 'stoker[{extra}]'")
 
 
+class NotFound(UserError):
+    """What was asked for does not exist, or not yet."""
+
+
 class RunFailed(StokerError):
-    """The run ended before its goal, and going on as it is would fail again."""
+    """The run failed, and would fail again if it were resumed unchanged."""
 
 
 class SavedForLater(StokerError):
-    """The run stopped early with its work saved; the same command goes on."""
+    """The run stopped early with its work saved; the same command resumes it."""

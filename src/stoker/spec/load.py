@@ -1,8 +1,9 @@
-"""Presets, file and `key=value` words -> RunSpec, strictly, with a note of who said what.
+"""Presets, run file and `key=value` overrides -> RunSpec, with the origin of every value.
 
-Each layer overrules the one before: defaults, `base:` (a run preset or another file, which may have a base of its own),
-the file, the words. A model preset counts as said by the layer that names it, before that layer's own `model` keys. A
-run's name is not inherited from a base: two files with one base are two runs.
+Each layer has precedence over the one before: defaults, the user's config file, `base:` (a run preset or another file,
+which may have its own base), the file, the overrides. The values of a model preset belong to the layer that names it,
+and that layer's own `model` keys have precedence. The name of a run is not inherited from a base: two files with one
+base are two runs.
 """
 
 import glob
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from stoker.spec import user_config
 from stoker.spec.code import is_code
 from stoker.spec.document import KeyPath, parse_value, read_document
 from stoker.spec.errors import UserError
@@ -24,12 +26,12 @@ from stoker.spec.problems import explain_problem, unknown_key
 from stoker.spec.run import AnySpec, RunSpec, ScriptSpec
 
 SHORTHANDS = {"model": "preset", "data": "path", "init": "path", "objective": "kind", "on": "kind"}
-"""What a section means when it is given a plain value: `model: gpt2-small`."""
+"""The key that a plain value of a section sets: `model: gpt2-small`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Where a value was said."""
+    """Where a value was set."""
 
     kind: Literal["default", "model preset", "run preset", "file", "command line", "python"]
     name: str = ""
@@ -42,7 +44,9 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class Setting:
+    """One value for one key, from one origin."""
+
     key: str
     value: Any
     origin: Origin
@@ -53,46 +57,52 @@ class Said:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
     spec: AnySpec
-    said: dict[str, list[Said]]
-    """Dotted key -> all that was said about it, the winner first; the default, where there is one, comes last."""
+    settings: dict[str, list[Setting]]
+    """Dotted key -> all its values, by precedence; the default, where there is one, comes last."""
 
     @property
     def training(self) -> RunSpec:
-        """Where only a run of one of our models makes sense."""
+        """The spec of a run that trains a model of Stoker. Raises UserError for a script."""
         if isinstance(self.spec, ScriptSpec):
-            raise UserError(f"{self.origins['script']}: script is not for this verb", remedy="Take it out")
+            raise UserError(f"{self.origins['script']}: this command does not take a script", remedy="Remove script")
         return self.spec
 
     @property
     def launchable(self) -> AnySpec:
-        """The spec. Refuses a script on this machine that nothing brings to the pods of a cluster."""
-        spec, script = self.spec, self.said["script"][0] if "script" in self.said else None
-        if script is None or spec.on.kind == "local" or spec.on.registry:
+        """The spec. Raises UserError for a local script that would not be in the image of the pods."""
+        spec, script = self.spec, self.settings["script"][0] if "script" in self.settings else None
+        if script is None or spec.on.copies_code:
             return spec
         if not os.path.isabs(script.written):
             raise UserError(
-                f"{script.origin}: script {script.written} is a file on this machine, and on.image is used as it is: "
-                "nothing brings the script to the pods",
-                remedy="Set on.registry=…, where an image with the script is pushed to; or write the path that the "
-                "script has in the image, such as script: /app/train.py",
+                f"{script.origin}: script {script.written} is a file on this machine, and on.image is used unchanged: "
+                "the pods would not have the script",
+                remedy="Set on.registry=… to push an image with the script; or write the path of the script in the "
+                "image, such as script: /app/train.py",
             )
         return spec
 
     @property
+    def from_user_config(self) -> dict[str, Any]:
+        """The keys and values that come from the user's config file."""
+        file = str(user_config.config_file())
+        return {key: settings[0].value for key, settings in self.settings.items() if settings[0].origin.name == file}
+
+    @property
     def origins(self) -> dict[str, Origin]:
-        return {key: said[0].origin for key, said in self.said.items()}
+        return {key: settings[0].origin for key, settings in self.settings.items()}
 
 
 def load(file: Path | AnySpec | None, overrides: Sequence[str]) -> Loaded:
-    """The spec that a run file, or one made in Python, and `key=value` words describe.
+    """The spec of a run file, or of a spec made in Python, with `key=value` overrides.
 
-    Relative paths in words and in what was made in Python are relative to this folder.
+    Relative paths in overrides, and in a spec made in Python, are relative to the current folder.
     """
-    words, base = _words(overrides)
+    overridden, base = _overrides(overrides)
     if isinstance(file, AnySpec):
         layers = _base(base, Path(), Origin(kind="command line"), ()) if base else []
         made = file.model_dump(mode="json", exclude_unset=True)
-        layers += _Layer(lambda _: Origin(kind="python"), Path()).said(made)
+        layers += _Layer(lambda _: Origin(kind="python"), Path()).settings(made)
         name, file = file.name, None
     elif file is not None:
         layers = _file(file, base=base, inside=())
@@ -100,48 +110,60 @@ def load(file: Path | AnySpec | None, overrides: Sequence[str]) -> Loaded:
     else:
         layers = _base(base, Path(), Origin(kind="command line"), ()) if base else []
         name = clean_name(Path(base).stem) if base else "run"
-    said: dict[str, list[Said]] = {}
-    for one in [*layers, *words]:
-        said.setdefault(one.key, []).insert(0, one)
-    said.setdefault("name", []).append(Said(key="name", value=name, origin=Origin(kind="default")))
+    settings: dict[str, list[Setting]] = {}
+    for setting in [*layers, *overridden]:
+        settings.setdefault(setting.key, []).insert(0, setting)
+    settings.setdefault("name", []).append(Setting(key="name", value=name, origin=Origin(kind="default")))
+    _add_user_defaults(settings)
     try:
-        spec = _kind(said).model_validate(_nested({key: said[key][0].value for key in said}))
+        spec = _kind(settings).model_validate(_nested({key: settings[key][0].value for key in settings}))
     except ValidationError as e:
-        raise explain_problem(e, {key: (one[0].value, str(one[0].origin)) for key, one in said.items()}, file) from e
-    return Loaded(spec=spec, said=_with_defaults(said, spec))
+        raise explain_problem(
+            e, {key: (values[0].value, str(values[0].origin)) for key, values in settings.items()}, file
+        ) from e
+    return Loaded(spec=spec, settings=_with_defaults(settings, spec))
 
 
-def _kind(said: dict[str, list[Said]]) -> type[AnySpec]:
-    """A script or a model of ours: what belongs to the other would be of no effect."""
-    kind: type[AnySpec] = ScriptSpec if "script" in said else RunSpec
-    for key, sayings in said.items():
+def _add_user_defaults(settings: dict[str, list[Setting]]) -> None:
+    """The user's config file has the lowest precedence, and applies to runs of its kind only."""
+    if "on.kind" not in settings or settings["on.kind"][0].value != user_config.KIND:
+        return
+    for default in user_config.user_defaults():
+        origin = Origin(kind="file", name=str(default.file), line=default.line)
+        settings.setdefault(default.key, []).append(Setting(key=default.key, value=default.value, origin=origin))
+
+
+def _kind(settings: dict[str, list[Setting]]) -> type[AnySpec]:
+    """A script or a model of Stoker. Raises UserError for keys of the other."""
+    kind: type[AnySpec] = ScriptSpec if "script" in settings else RunSpec
+    for key, values in settings.items():
         if key.partition(".")[0] not in kind.model_fields:
-            why = "a script brings its own" if kind is ScriptSpec else "there is no script to give them to"
-            raise UserError(f"{sayings[0].origin}: {key} has no effect: {why}", remedy=f"Take {key} or script out")
+            why = "a script sets that itself" if kind is ScriptSpec else "no script is set"
+            raise UserError(f"{values[0].origin}: {key} has no effect: {why}", remedy=f"Remove {key} or script")
     return kind
 
 
 def clean_name(name: str) -> str:
-    """The nearest to it that a run can be called."""
+    """The nearest valid name of a run."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "run"
 
 
-def _with_defaults(said: dict[str, list[Said]], spec: AnySpec) -> dict[str, list[Said]]:
-    found: dict[str, list[Said]] = {}
+def _with_defaults(settings: dict[str, list[Setting]], spec: AnySpec) -> dict[str, list[Setting]]:
+    values: dict[str, list[Setting]] = {}
     for key in flat(spec):
-        found[key] = said.get(key, [])
+        values[key] = settings.get(key, [])
         field = keys().get(key)
         if field is not None and key != "name" and not field.is_required():
-            default = Said(key=key, value=field.default, origin=Origin(kind="default"))
-            found[key] = [*found[key], default]
-    return found
+            default = Setting(key=key, value=field.default, origin=Origin(kind="default"))
+            values[key] = [*values[key], default]
+    return values
 
 
-def _file(path: Path, *, base: str | None = None, inside: tuple[Path, ...]) -> list[Said]:
-    """What a file says, after what its base says. `base` overrules the file's own, as any word does."""
+def _file(path: Path, *, base: str | None = None, inside: tuple[Path, ...]) -> list[Setting]:
+    """The settings of a file's base, then those of the file. `base`: an override of the file's own."""
     real = Path(os.path.realpath(path))  # Path.resolve fails on links that form a circle
     if real in inside:
-        raise UserError(f"{path} is its own base", remedy="Break the circle: take base: out of one of the files")
+        raise UserError(f"{path} is its own base", remedy="Remove base: from one of the files")
     inside = (*inside, real)
     document = read_document(path)
     values = dict(document.values)
@@ -158,46 +180,48 @@ def _file(path: Path, *, base: str | None = None, inside: tuple[Path, ...]) -> l
         layers = _base(named, path.parent, origin(("base",)), inside)
     else:
         layers = []
-    return layers + _Layer(origin, path.parent).said(values)
+    return layers + _Layer(origin, path.parent).settings(values)
 
 
-def _base(base: object, folder: Path, origin: Origin, inside: tuple[Path, ...]) -> list[Said]:
+def _base(base: object, folder: Path, origin: Origin, inside: tuple[Path, ...]) -> list[Setting]:
     if not isinstance(base, str):
         raise UserError(
-            f"{origin}: base is no name", remedy="Write a preset's name or a file, such as base: gpt2-small"
+            f"{origin}: base is not a name", remedy="Write the name of a preset or file, such as base: gpt2-small"
         )
     if base.endswith((".yaml", ".yml")) or "/" in base:
         path = folder / Path(base).expanduser()
         if not path.exists():
-            raise UserError(f"{origin}: base names {path}, and there is no such file", remedy="Check the path")
+            raise UserError(f"{origin}: base names {path}, which does not exist", remedy="Check the path")
         layers = _file(path, inside=inside)
     else:
         layers = _preset("run", base, str(origin))
-    return [one for one in layers if one.key != "name"]
+    return [setting for setting in layers if setting.key != "name"]
 
 
-def _preset(kind: Literal["model", "run"], name: str, where: str) -> list[Said]:
-    found = preset(kind, name, where=where)
-    values = found.document.values if kind == "run" else {"model": found.document.values}
+def _preset(kind: Literal["model", "run"], name: str, where: str) -> list[Setting]:
+    named = preset(kind, name, where=where)
+    values = named.document.values if kind == "run" else {"model": named.document.values}
     origin = Origin(kind="run preset" if kind == "run" else "model preset", name=name)
     layers = []
     if "base" in values:
         values = dict(values)
-        layers = _base(values.pop("base"), found.path.parent, origin, ())
-    return layers + _Layer(lambda _: origin, Path()).said(values)
+        layers = _base(values.pop("base"), named.path.parent, origin, ())
+    return layers + _Layer(lambda _: origin, Path()).settings(values)
 
 
-def _words(overrides: Sequence[str]) -> tuple[list[Said], str | None]:
-    """What the words say, and the base among them."""
-    said: list[Said] = []
+def _overrides(overrides: Sequence[str]) -> tuple[list[Setting], str | None]:
+    """The settings of the overrides, and the base if one of them sets it."""
+    settings: list[Setting] = []
     base: str | None = None
     layer = _Layer(lambda _: Origin(kind="command line"), Path())
-    for word in overrides:
-        key, equals, text = word.partition("=")
+    for override in overrides:
+        key, equals, text = override.partition("=")
         if not equals or not key:
-            raise UserError(f"'{word}' is not of the form key=value", remedy="Write words such as until.steps=1000")
-        if any("\ud800" <= character <= "\udfff" for character in word):  # bytes of the command line that are no UTF-8
-            raise UserError(f"{key}: it is not UTF-8 text", remedy="Rename what it names, or convert it")
+            raise UserError(
+                f"'{override}' is not of the form key=value", remedy="Write overrides such as until.steps=1000"
+            )
+        if any("\ud800" <= character <= "\udfff" for character in override):  # not UTF-8
+            raise UserError(f"{key} is not UTF-8 text", remedy="Rename the file, or convert the value")
         if key == "base":
             base = text
             continue
@@ -205,28 +229,28 @@ def _words(overrides: Sequence[str]) -> tuple[list[Said], str | None]:
         known = next((n for n in range(len(path), 0, -1) if ".".join(path[:n]) in keys()), 0)
         at = ".".join(path[:known])
         if at in OWN_KEYS and len(path) > 1:
-            path, value = (at, key.removeprefix(f"{at}.")), text  # a variable is text, whatever it looks like
+            path, value = (at, key.removeprefix(f"{at}.")), text  # the value of a variable is always text
         elif known and at not in sections():
             value, path = _wrap(path[known:], value), path[:known]  # data.tokenizer.train=4000
-        said += layer.at(path, value)
-    return _presets_first(said), base
+        settings += layer.at(path, value)
+    return _presets_first(settings), base
 
 
 class _Layer:
-    """One mapping of keys taken apart into what it says of each."""
+    """One mapping of keys, as settings."""
 
     def __init__(self, origin: Callable[[KeyPath], Origin], folder: Path) -> None:
         self.origin, self.folder = origin, folder
 
-    def said(self, values: dict[str, Any]) -> list[Said]:
-        return _presets_first([one for key, value in values.items() for one in self.at((key,), value)])
+    def settings(self, values: dict[str, Any]) -> list[Setting]:
+        return _presets_first([setting for key, value in values.items() for setting in self.at((key,), value)])
 
-    def at(self, path: KeyPath, value: Any) -> list[Said]:
+    def at(self, path: KeyPath, value: Any) -> list[Setting]:
         key = ".".join(path)
         if path == ("model", "preset"):
             if not isinstance(value, str):
                 raise UserError(
-                    f"{self.origin(path)}: model is neither a preset's name nor keys",
+                    f"{self.origin(path)}: model is neither the name of a preset nor keys",
                     remedy="Write model: gpt2-small, or model: {layers: 4, heads: 4, width: 256}",
                 )
             return _preset("model", value, str(self.origin(path)))
@@ -234,12 +258,12 @@ class _Layer:
             return self._section(path, value)
         if path[0] not in OWN_KEYS and key not in keys():
             raise unknown_key(key, str(self.origin(path)))
-        return [Said(key=key, value=self._absolute(key, value), origin=self.origin(path), written=value)]
+        return [Setting(key=key, value=self._absolute(key, value), origin=self.origin(path), written=value)]
 
-    def _section(self, path: KeyPath, value: Any) -> list[Said]:
+    def _section(self, path: KeyPath, value: Any) -> list[Setting]:
         key = ".".join(path)
         if value is None:
-            return []  # a section with all its lines commented out
+            return []  # all its lines are commented out
         if key == "secrets" and isinstance(value, list):
             value = {str(name): f"env:{name}" for name in value}
         if key == "model" and isinstance(value, str) and is_code(value):
@@ -249,10 +273,10 @@ class _Layer:
         if not isinstance(value, dict):
             example = next((k for k in keys() if k.startswith(f"{key}.")), f"{key}.NAME")
             raise UserError(
-                f"{self.origin(path)}: {key} holds keys, it is no value of its own",
-                remedy=f"Say which one you mean, such as {example}",
+                f"{self.origin(path)}: {key} is a section with keys, not a value",
+                remedy=f"Set one of its keys, such as {example}",
             )
-        return [one for name, item in value.items() for one in self.at((*path, name), item)]
+        return [setting for name, item in value.items() for setting in self.at((*path, name), item)]
 
     def _absolute(self, key: str, value: Any) -> Any:
         if key == "data.mix" and isinstance(value, list):
@@ -270,17 +294,19 @@ class _Layer:
         if key in ("data.tokenizer", "init.path", "objective.teacher"):
             looks_local = value.startswith((".", "/", "~"))
             place = _place(self.folder, value)
-            return place if looks_local or os.path.isdir(place) else value  # else a name: on the hub, or a run's
+            return (
+                place if looks_local or os.path.isdir(place) else value
+            )  # else the name of a run, or of a model on the hub
         return value
 
     def _part(self, part: Any) -> Any:
         if not isinstance(part, dict) or "path" not in part:
-            return part  # what is wrong with it is for its field to say
+            return part  # validated by its field
         return part | {"path": self._absolute("data.path", part["path"])}
 
 
 def _place(folder: Path, value: str) -> str:
-    """An absolute path; a glob stays one, and brackets in the folder's own name do not become part of it."""
+    """An absolute path. A glob stays a glob, and brackets in the name of the folder are not part of it."""
     value = os.path.expanduser(value)
     joined = os.path.abspath(folder / value)
     if os.path.isabs(value) or os.path.lexists(joined) or not glob.has_magic(value):
@@ -288,25 +314,25 @@ def _place(folder: Path, value: str) -> str:
     return os.path.normpath(os.path.join(glob.escape(os.path.abspath(folder)), value))
 
 
-def _presets_first(said: Iterable[Said]) -> list[Said]:
-    return sorted(said, key=lambda one: one.origin.kind != "model preset")
+def _presets_first(settings: Iterable[Setting]) -> list[Setting]:
+    return sorted(settings, key=lambda setting: setting.origin.kind != "model preset")
 
 
 def _wrap(path: KeyPath, value: Any) -> Any:
-    for word in reversed(path):
-        value = {word: value}
+    for name in reversed(path):
+        value = {name: value}
     return value
 
 
 def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in values.items():
         section, dot, name = key.partition(".")
         if dot:
-            found.setdefault(section, {})[name] = value
+            nested.setdefault(section, {})[name] = value
         else:
-            found[section] = value
-    return found
+            nested[section] = value
+    return nested
 
 
 def _name_of(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""`model`: the families, and the numbers that make one of them a model."""
+"""`model`: the family and the sizes of a model."""
 
 from typing import Annotated, Literal, Self
 
@@ -11,13 +11,13 @@ from stoker.spec.units import Count, Number
 
 class RopeScaling(Section):
     factor: Annotated[Number, Field(ge=1)]
-    """How much slower the slowest turns become: about how much longer the context is than it was."""
+    """By how much the lowest frequencies are reduced: about how much longer the context becomes."""
     low: Annotated[Number, Field(gt=0)] = 1.0
-    """What turns less often than this in `original_context` is slowed by the whole `factor`."""
+    """Frequencies with fewer rotations than this in `original_context` are divided by `factor`."""
     high: Annotated[Number, Field(gt=0)] = 4.0
-    """What turns more often than this in `original_context` is left alone; between the two it is blended."""
+    """Frequencies with more rotations than this in `original_context` stay; those between are interpolated."""
     original_context: PositiveCount = 8192
-    """The context that the model had before."""
+    """The context that the model was trained with before."""
 
     @model_validator(mode="after")
     def _low_is_below_high(self) -> Self:
@@ -26,7 +26,7 @@ class RopeScaling(Section):
         return self
 
 
-OF_FAMILIES = {
+FAMILY_FIELDS = {
     "dropout": ("gpt2", "bert"),
     "upcast_attention": ("gpt2",),
     "scale_attention_by_layer": ("gpt2",),
@@ -36,56 +36,56 @@ OF_FAMILIES = {
     "tied": ("llama",),
     "norm_eps": ("llama",),
 }
-"""What only some of our families have; code of the user's own may make of all of it what it likes."""
+"""Fields that only some of our families use; a user's own model may use all of them."""
 
 
 class Model(Section):
     family: Literal["gpt2", "llama", "bert"] | Code = "gpt2"
-    """The architecture: one of ours, or `package.module:build`, a function of your own from these sizes to a module."""
+    """The architecture: one of ours, or `package.module:build`, your own function from these sizes to a module."""
     layers: Annotated[Count, Field(gt=0, le=10_000)] = 12
     """Transformer blocks."""
     heads: Annotated[Count, Field(gt=0, le=1 << 16)] = 12
-    """Attention heads; they divide `width`."""
+    """Attention heads; must divide `width`."""
     width: Annotated[Count, Field(gt=0, le=1 << 20)] = 768
     """Size of the hidden state."""
     hidden: Annotated[Count, Field(gt=0, le=1 << 24)] | None = None
-    """Width of the feed-forward's inner layer. Left out: 4 × `width`; Llama: 8/3 × `width`, up to a multiple of 256."""
+    """Width of the feed-forward layer. Default: 4 × `width`; Llama: 8/3 × `width`, rounded up to a multiple of 256."""
     kv_heads: Annotated[Count, Field(gt=0, le=1 << 16)] | None = None
-    """Llama: heads of keys and values, each shared by several of `heads`; they divide `heads`. Left out: as many."""
+    """Llama: key and value heads, for grouped-query attention; must divide `heads`. Default: `heads`."""
     context: Annotated[Count, Field(gt=0, le=1 << 30)] = 1024
-    """Positions the model knows: the longest sequence it can read."""
+    """Longest sequence that the model can read, in tokens."""
     vocab: Annotated[Count, Field(gt=0, le=1 << 24)] | None = None
-    """Rows of the embedding. Left out, it is the tokenizer's size."""
+    """Size of the vocabulary. Default: the tokenizer's."""
     dropout: Fraction = 0.0
     """Dropout on embeddings, attention and residuals while training."""
     init_std: Annotated[Number, Field(gt=0)] = 0.02
     """Standard deviation of the initial weights."""
     upcast_attention: bool = False
-    """Compute attention scores in fp32 whatever the precision: steadier in fp16."""
+    """Compute attention scores in fp32 at any precision: more stable in fp16."""
     scale_attention_by_layer: bool = False
-    """Divide the attention scores of block k by k (counted from 1): steadier in fp16."""
+    """Divide the attention scores of block k by k (counted from 1): more stable in fp16."""
     rope_theta: Annotated[Number, Field(gt=0)] = 10_000.0
-    """Llama: how slowly the slowest of its positions turns; 10000 in Llama 2, 500000 in Llama 3."""
+    """Llama: base of the rotary position frequencies; 10000 in Llama 2, 500000 in Llama 3."""
     rope_scaling: RopeScaling | None = None
-    """Turns of a Llama slowed for a longer context, as Llama 3.1 has them: `{factor: 8, low: 1, high: 4, original_context: 8192}`."""  # noqa: E501
+    """Llama: rotary frequencies scaled for a longer context, as in Llama 3.1: `{factor: 8, low: 1, high: 4, original_context: 8192}`."""  # noqa: E501
     tied: bool = False
-    """Llama: the output head is the embedding. GPT-2's always is."""
+    """Llama: share the output head with the embedding, as GPT-2 always does."""
     norm_eps: Annotated[Number, Field(gt=0)] = 1e-5
-    """Llama: what its norms add under the root."""
+    """Llama: epsilon of its RMS norms."""
 
     @property
     def inner(self) -> int:
-        """Width of the feed-forward's inner layer."""
+        """Width of the feed-forward layer."""
         return self.hidden or default_inner(self.family, self.width)
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys and values."""
+        """Key and value heads."""
         return self.kv_heads or self.heads
 
     @property
     def masked(self) -> bool:
-        """It learns masked words and next sentences, from pairs of sentences."""
+        """Trained to predict masked words and next sentences, on pairs of sentences."""
         return self.family == "bert"
 
     @model_validator(mode="after")
@@ -96,17 +96,17 @@ class Model(Section):
         return self
 
     @model_validator(mode="after")
-    def _family_has_what_is_set(self) -> Self:
-        for name, families in OF_FAMILIES.items():
+    def _fields_fit_the_family(self) -> Self:
+        for name, families in FAMILY_FIELDS.items():
             default = type(self).model_fields[name].default
             if getattr(self, name) != default and self.family not in families and not is_code(self.family):
                 raise ValueError(
-                    f"{name} means nothing to the family {self.family}; take it out: it is for {' and '.join(families)}"
+                    f"{name} has no effect on the family {self.family}; remove it: it is for {' and '.join(families)}"
                 )
         return self
 
     @model_validator(mode="after")
-    def _heads_can_be_shared_and_turned(self) -> Self:
+    def _llama_heads_fit(self) -> Self:
         if self.family != "llama":
             return self
         if self.heads % self.key_heads:
@@ -114,12 +114,12 @@ class Model(Section):
             raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}; set kv_heads to {fit}")
         if self.width // self.heads % 2:
             raise ValueError(
-                f"width {self.width} gives each of {self.heads} heads {self.width // self.heads} numbers, and it "
-                f"turns pairs of them; set width to a multiple of {2 * self.heads}"
+                f"width {self.width} gives each of {self.heads} heads an odd size of {self.width // self.heads}, and "
+                f"rotary positions need pairs; set width to a multiple of {2 * self.heads}"
             )
         return self
 
 
 def default_inner(family: str, width: int) -> int:
-    """The feed-forward's inner width where nobody says."""
+    """The feed-forward width where `hidden` is not set."""
     return -(-8 * width // 3 // 256) * 256 if family == "llama" else 4 * width

@@ -1,11 +1,11 @@
-"""Presets: model sizes and whole recipes, as YAML files in `stoker/presets/`."""
+"""Presets: model sizes and complete run files, as YAML in `stoker/presets/`."""
 
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from stoker.spec.document import Document, read_document
+from stoker.spec.document import YamlDocument, read_document
 from stoker.spec.errors import UserError
 from stoker.spec.keys import nearest
 
@@ -19,8 +19,8 @@ class Preset:
     kind: Kind
     description: str
     path: Path
-    document: Document
-    """What it says, without the description."""
+    document: YamlDocument
+    """Without the description."""
 
 
 @cache
@@ -29,27 +29,27 @@ def presets(kind: Kind) -> dict[str, Preset]:
 
 
 def preset(kind: Kind, name: str, *, where: str) -> Preset:
-    """`where` is the place that names it, for the message when there is none."""
+    """`where`: the place that names it, for error messages."""
     known = presets(kind)
     if name not in known:
         near = nearest(name, list(known))
-        remedy = f"Did you mean {near}?" if near else f"Take one of {', '.join(known)}"
-        raise UserError(f"{where}: there is no {kind} preset '{name}'", remedy=f"{remedy} (stoker presets shows them)")
+        remedy = f"Did you mean {near}?" if near else f"Use one of {', '.join(known)}"
+        raise UserError(f"{where}: there is no {kind} preset '{name}'", remedy=f"{remedy} (stoker presets lists them)")
     return known[name]
 
 
 def presets_of_both_kinds(name: str | None = None) -> list[Preset]:
-    """All of them, or those of that name: a model and a recipe for it may share one."""
+    """All presets, or those of that name: a model and a run may have the same name."""
     known = [*presets("model").values(), *presets("run").values()]
     if name is None:
         return known
-    found = [one for one in known if one.name == name]
-    if not found:
-        near = nearest(name, [one.name for one in known])
+    matches = [preset for preset in known if preset.name == name]
+    if not matches:
+        near = nearest(name, [preset.name for preset in known])
         raise UserError(
             f"there is no preset '{name}'", remedy=f"Did you mean {near}?" if near else "See: stoker presets"
         )
-    return found
+    return matches
 
 
 def _read(path: Path, kind: Kind) -> Preset:
@@ -60,5 +60,5 @@ def _read(path: Path, kind: Kind) -> Preset:
         kind=kind,
         description=values.pop("description"),
         path=path,
-        document=Document(values=values, lines=document.lines),
+        document=YamlDocument(values=values, lines=document.lines),
     )

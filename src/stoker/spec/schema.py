@@ -8,18 +8,18 @@ from stoker.spec.run import RunSpec, ScriptSpec
 
 Schema = dict[str, Any]
 BOUNDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
-"""pydantic leaves its own names where a bound follows a unit."""
+"""pydantic keeps its own names of bounds after a custom type."""
 
 
 def run_schema() -> Schema:
-    """RunSpec's schema, widened to what a file may say: `base:`, shorthands, human units, and keys left to the base."""
+    """RunSpec's schema, extended to what a file may contain: `base:`, shorthands, units, and keys left to the base."""
     schema = RunSpec.model_json_schema()
     sections = schema["$defs"]
     for section in [schema, *sections.values()]:
         section.pop("required", None)
         section["properties"] = {name: _with_units(field) for name, field in section["properties"].items()}
     models = {"type": "string", "enum": list(presets("model"))}
-    sections["Model"]["properties"]["preset"] = models | {"description": "The preset whose sizes are taken."}
+    sections["Model"]["properties"]["preset"] = models | {"description": "The preset that gives the sizes."}
     keys = schema["properties"]
     script = ScriptSpec.model_json_schema()["properties"]
     keys |= {name: script[name] for name in ("script", "args")}
@@ -40,11 +40,12 @@ def run_schema() -> Schema:
 
 def _or(schema: Schema, *others: Schema) -> Schema:
     head = {key: schema[key] for key in ("description", "default") if key in schema}
-    return head | {"anyOf": [{"$ref": schema["$ref"]}, *others]}
+    own = schema["oneOf"] if "oneOf" in schema else [{"$ref": schema["$ref"]}]
+    return head | {"anyOf": [*own, *others]}
 
 
 def _with_units(schema: Any) -> Any:
-    """A number may be written as text: 10k, 2h, 2%, and 6e-4, which many editors do not take for a number."""
+    """A number may be written as text: 10k, 2h, 2%, and 6e-4, which many editors do not accept as a number."""
     if isinstance(schema, list):
         return [_with_units(item) for item in schema]
     if not isinstance(schema, dict):

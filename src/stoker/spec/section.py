@@ -1,4 +1,4 @@
-"""What the sections of a run file are made of."""
+"""The base class of the sections of a run file, and types of their fields."""
 
 import re
 from typing import Annotated
@@ -6,9 +6,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from stoker.spec.code import CODE
-from stoker.spec.units import MOST, Count, Share, Text
+from stoker.spec.units import MAX_COUNT, Count, Share, Text
 
-PositiveCount = Annotated[Count, Field(gt=0, le=MOST)]
+PositiveCount = Annotated[Count, Field(gt=0, le=MAX_COUNT)]
 Fraction = Annotated[Share, Field(ge=0, lt=1)]
 Place = Annotated[Text, Field(min_length=1), AfterValidator(lambda v: _without_password(v))]
 Code = Annotated[Text, Field(pattern=CODE)]
@@ -19,7 +19,7 @@ class Section(BaseModel):
 
 
 def _without_password(place: str) -> str:
-    """What is written here is shown, and kept in the run's files. `user:password@registry` is one too."""
+    """Paths are shown and stored in the run's files, so they must not contain a password (`user:password@host`)."""
     if re.search(r"://[^/]*@", place) or re.match(r"[^/@]*:[^/@]*@(?!sha256:)", place):
-        raise ValueError("it has a user name or password in it, which would be shown and kept; use an address without")
+        raise ValueError("it contains a user name or password, which would be shown and stored; use an address without")
     return place

@@ -1,4 +1,4 @@
-"""Whether the user trusts the code that runs name. The standard library alone: it is imported to parse a command."""
+"""Whether the user trusts the code that runs name. Standard library only: it is imported to parse a command."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 
 @contextmanager
 def trusting(trust: bool) -> Iterator[None]:
-    """Inside it, the code that any run names is trusted if `trust` is set."""
+    """Within this context the code that any run names is trusted, if `trust` is set."""
     token = _trusted.set(trust or _trusted.get())
     try:
         yield

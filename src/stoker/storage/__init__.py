@@ -1,1 +1,1 @@
-"""Runs that are kept in an object store: the store itself, a working copy here, and what goes between them."""
+"""Runs that are kept in an object store: the store, the working copies on this machine, uploads and downloads."""

@@ -1,4 +1,4 @@
-"""Objects in a Google Cloud Storage bucket. Credentials and endpoint are found as Google's own client finds them."""
+"""Objects in a Google Cloud Storage bucket. Credentials and endpoint are configured as for Google's client."""
 
 import base64
 import hashlib
@@ -25,17 +25,17 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests import RequestException, Response
 
 from stoker.rundir import write_atomic
-from stoker.storage.store import PART, Listing, Object, StoreError, Unreachable, address, cache, changed
+from stoker.storage.store import PART_BYTES, Listing, Object, StoreError, StoreUnreachable, address, cache, changed
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 EMULATOR = "STORAGE_EMULATOR_HOST"
-TIMEOUT = (5, 60)  # seconds to connect, and between two bytes
+TIMEOUT_S = (5, 60)  # to connect, and between two bytes
 TRIES = 4
-AT_ONCE = 8
+CONCURRENT_DELETES = 8
 RETRY = DEFAULT_RETRY.with_timeout(15)
-CHUNK = 1 << 18
+CHUNK_BYTES = 1 << 18
 PARTIAL = 206
-INCOMPLETE = 308  # what a resumable upload answers until it is whole
+INCOMPLETE = 308  # the response of a resumable upload until it is complete
 GONE = (404, 410)
 
 
@@ -50,8 +50,8 @@ class Gcs:
         self._name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         emulator = os.environ.get(EMULATOR)
-        with self._told():
-            credentials, project = _nobody() if emulator or anonymous else google.auth.default(scopes=[SCOPE])
+        with self._store_errors():
+            credentials, project = _anonymous() if emulator or anonymous else google.auth.default(scopes=[SCOPE])
             self._bucket: Any = storage.Client(project=project or "stoker", credentials=credentials).bucket(bucket)
         self._http: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
         self._objects = f"{emulator or 'https://storage.googleapis.com'}/storage/v1/b/{quote(bucket)}/o"
@@ -61,56 +61,56 @@ class Gcs:
         now = None
         for answer in self._pages(prefix=self._prefix + prefix):
             now = now or parsedate_to_datetime(answer.headers["Date"])
-            for found in answer.json().get("items", []):
-                objects[found["name"].removeprefix(self._prefix)] = Object(
-                    size=int(found["size"]),
-                    tag=found.get("md5Hash", ""),
-                    modified=datetime.fromisoformat(found["updated"]),
-                    version=found["generation"],
+            for item in answer.json().get("items", []):
+                objects[item["name"].removeprefix(self._prefix)] = Object(
+                    size=int(item["size"]),
+                    tag=item.get("md5Hash", ""),
+                    modified=datetime.fromisoformat(item["updated"]),
+                    version=item["generation"],
                 )
         assert now is not None
         return Listing(objects=objects, now=now)
 
     def look(self, key: str) -> Object | None:
-        with self._told():
+        with self._store_errors():
             answer = self._request("GET", f"{self._objects}/{quote(self._prefix + key, safe='')}")
             if answer.status_code in GONE:
                 return None
             self._check(answer)
-        found = answer.json()
-        tag = found.get("md5Hash", "")
+        item = answer.json()
+        tag = item.get("md5Hash", "")
         md5 = base64.b64decode(tag).hex() if tag else None
         return Object(
-            size=int(found["size"]),
+            size=int(item["size"]),
             tag=tag,
-            modified=datetime.fromisoformat(found["updated"]),
-            version=found["generation"],
+            modified=datetime.fromisoformat(item["updated"]),
+            version=item["generation"],
             md5=md5,
         )
 
     def folders(self) -> Sequence[str]:
-        found = [name for answer in self._pages(prefix=self._prefix, delimiter="/") for name in _prefixes(answer)]
-        return [name.removeprefix(self._prefix).rstrip("/") for name in found]
+        prefixes = [name for answer in self._pages(prefix=self._prefix, delimiter="/") for name in _prefixes(answer)]
+        return [name.removeprefix(self._prefix).rstrip("/") for name in prefixes]
 
     def get(self, key: str) -> bytes | None:
-        with self._told():
+        with self._store_errors():
             try:
-                data: bytes = self._blob(key).download_as_bytes(timeout=TIMEOUT, retry=RETRY)
+                data: bytes = self._blob(key).download_as_bytes(timeout=TIMEOUT_S, retry=RETRY)
             except NotFound:
                 return None
         return data
 
     def download(self, key: str, path: Path) -> None:
-        half = path.with_name(f".{path.name}.{os.getpid()}")
-        with self._told():
-            self._blob(key).download_to_filename(str(half), timeout=TIMEOUT, retry=RETRY)
-        os.replace(half, path)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        with self._store_errors():
+            self._blob(key).download_to_filename(str(partial), timeout=TIMEOUT_S, retry=RETRY)
+        os.replace(partial, path)
 
     def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
-        """Without the client's own way of going on: that checks nothing when it begins in the middle."""
+        """Without the client's own resume, which verifies nothing when it starts in the middle."""
         headers = {"Range": f"bytes={start}-", "Accept-Encoding": "identity"}
         url = f"{self._objects}/{quote(self._prefix + key, safe='')}"
-        with self._told():
+        with self._store_errors():
             answer = self._request(
                 "GET", url, params={"alt": "media", "generation": version}, headers=headers, stream=True
             )
@@ -119,31 +119,31 @@ class Gcs:
             self._check(answer)
             if start and answer.status_code != PARTIAL:
                 raise self._unreachable("it answered with all of the object instead of a part")
-            yield from answer.iter_content(CHUNK)
+            yield from answer.iter_content(CHUNK_BYTES)
 
     def put(self, key: str, data: bytes) -> None:
-        with self._told():
-            self._blob(key).upload_from_string(data, content_type=_type(key), timeout=TIMEOUT, retry=RETRY)
+        with self._store_errors():
+            self._blob(key).upload_from_string(data, content_type=_type(key), timeout=TIMEOUT_S, retry=RETRY)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        with self._told():
+        with self._store_errors():
             try:
                 self._blob(key).upload_from_string(
-                    data, content_type=_type(key), if_generation_match=0, timeout=TIMEOUT, retry=RETRY
+                    data, content_type=_type(key), if_generation_match=0, timeout=TIMEOUT_S, retry=RETRY
                 )
             except PreconditionFailed:
                 return False
         return True
 
     def upload(self, key: str, path: Path) -> None:
-        if path.stat().st_size <= PART:
+        if path.stat().st_size <= PART_BYTES:
             self.put(key, path.read_bytes())
             return
-        for _ in range(2):  # a session that is gone, or has other bytes than it said, is begun anew
-            with self._told(), open(path, "rb") as file:
+        for _ in range(2):  # a session that has expired, or has other bytes than it reported, is restarted
+            with self._store_errors(), open(path, "rb") as file:
                 if self._send(key, path, file.fileno()):
                     return
-        raise self._unreachable(f"{key} came out damaged")
+        raise self._unreachable(f"{key} was damaged during the upload")
 
     def unfinished(self, prefix: str) -> Iterable[str]:
         notes = (_read(path) for path in _notes(self.url).glob("*.json"))
@@ -152,17 +152,17 @@ class Gcs:
     def abandon(self, key: str) -> None:
         note = _read(self._note(key))
         if note:
-            with self._told():
-                self._http.delete(note["session"], timeout=TIMEOUT)
+            with self._store_errors():
+                self._http.delete(note["session"], timeout=TIMEOUT_S)
         self._note(key).unlink(missing_ok=True)
 
     def delete(self, keys: Iterable[str]) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(CONCURRENT_DELETES) as pool:
             list(pool.map(self._delete, keys))
 
     def _delete(self, key: str) -> None:
-        with self._told(), suppress(NotFound):
-            self._blob(key).delete(timeout=TIMEOUT, retry=RETRY)
+        with self._store_errors(), suppress(NotFound):
+            self._blob(key).delete(timeout=TIMEOUT_S, retry=RETRY)
 
     def tag(self, path: Path) -> str:
         with open(path, "rb") as file:
@@ -170,18 +170,18 @@ class Gcs:
         return base64.b64encode(digest.digest()).decode()
 
     def _send(self, key: str, path: Path, file: int) -> bool:
-        """By a resumable session, whose address and progress are noted here after every part. False to begin anew."""
+        """Uses a resumable session; its URL and progress are saved after every part. False: start from scratch."""
         tag, size = self.tag(path), path.stat().st_size
         note = _read(self._note(key))
         if note is None or note["tag"] != tag:
             session = self._blob(key).create_resumable_upload_session(
-                content_type=_type(key), size=size, timeout=TIMEOUT, retry=RETRY
+                content_type=_type(key), size=size, timeout=TIMEOUT_S, retry=RETRY
             )
             note = {"key": key, "tag": tag, "session": session, "sent": 0}
         while True:
             write_atomic(self._note(key), json.dumps(note))
             start = note["sent"]
-            data = os.pread(file, min(PART, size - start), start)
+            data = os.pread(file, min(PART_BYTES, size - start), start)
             answer = self._request(
                 "PUT",
                 note["session"],
@@ -203,22 +203,22 @@ class Gcs:
     def _note(self, key: str) -> Path:
         return _notes(self.url) / f"{address(key)}.json"
 
-    def _pages(self, **words: str) -> Iterator[Response]:
-        """Asked for by hand: Google's client does not show the answer's Date, the only clock that counts."""
+    def _pages(self, **parameters: str) -> Iterator[Response]:
+        """Requested directly: Google's client hides the Date header, the clock that ages are measured with."""
         while True:
-            with self._told():
-                answer = self._request("GET", self._objects, params=words)
+            with self._store_errors():
+                answer = self._request("GET", self._objects, params=parameters)
                 self._check(answer)
             yield answer
             token = answer.json().get("nextPageToken")
             if not token:
                 return
-            words["pageToken"] = token
+            parameters["pageToken"] = token
 
-    def _request(self, verb: str, url: str, **words: Any) -> Response:
+    def _request(self, verb: str, url: str, **options: Any) -> Response:
         for wait in (*(0.5 * 2**n for n in range(TRIES - 1)), None):
             try:
-                answer: Response = self._http.request(verb, url, timeout=TIMEOUT, allow_redirects=False, **words)
+                answer: Response = self._http.request(verb, url, timeout=TIMEOUT_S, allow_redirects=False, **options)
                 if wait is None or (answer.status_code != 429 and answer.status_code < 500):
                     return answer
             except RequestException:
@@ -229,15 +229,15 @@ class Gcs:
 
     def _check(self, answer: Response) -> None:
         if answer.status_code >= 400:
-            raise self._said_no(answer.status_code, f"{answer.status_code} {answer.reason}")
+            raise self._refused(answer.status_code, f"{answer.status_code} {answer.reason}")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What went wrong, in words."""
+    def _store_errors(self) -> Iterator[None]:
+        """Converts the client's exceptions to StoreErrors."""
         try:
             yield
         except GoogleAPICallError as e:
-            raise self._said_no(e.code or 0, e.message) from e
+            raise self._refused(e.code or 0, e.message) from e
         except DefaultCredentialsError as e:
             raise StoreError(
                 f"{self.url}: there are no Google credentials here",
@@ -246,10 +246,10 @@ class Gcs:
         except (GoogleAPIError, GoogleAuthError, RequestException, DataCorruption) as e:
             raise self._unreachable(e) from e
 
-    def _said_no(self, status: int, why: str) -> StoreError:
+    def _refused(self, status: int, reason: str) -> StoreError:
         if status in (401, 403):
             return StoreError(
-                f"no permission for {self.url} ({why})",
+                f"no permission for {self.url} ({reason})",
                 remedy="Give the account the role Storage Object User on the bucket, or use other credentials",
             )
         if status == 404:
@@ -257,23 +257,23 @@ class Gcs:
                 f"there is no bucket '{self._name}' ({self.url})",
                 remedy=f"Check its name, or make it with: gcloud storage buckets create gs://{self._name}",
             )
-        return self._unreachable(why)
+        return self._unreachable(reason)
 
-    def _unreachable(self, why: object) -> Unreachable:
-        return Unreachable(
-            f"{self.url} cannot be reached ({why})",
+    def _unreachable(self, reason: object) -> StoreUnreachable:
+        return StoreUnreachable(
+            f"{self.url} cannot be reached ({reason})",
             remedy="Check the network and STORAGE_EMULATOR_HOST, then try again",
         )
 
 
-def _nobody() -> tuple[Any, None]:
-    """An emulator asks for no credentials, and neither does what is public."""
+def _anonymous() -> tuple[Any, None]:
+    """Emulators and public buckets need no credentials."""
     return AnonymousCredentials(), None  # type: ignore[no-untyped-call]
 
 
 def _prefixes(answer: Response) -> list[str]:
-    found: list[str] = answer.json().get("prefixes", [])
-    return found
+    prefixes: list[str] = answer.json().get("prefixes", [])
+    return prefixes
 
 
 def _type(key: str) -> str:

@@ -1,9 +1,9 @@
-"""A run in a store, and how its files become objects there.
+"""The layout of a run in a store: how its files become objects.
 
     NAME/spec.yaml  data.json  tokenizer/…  exit.json         each file an object
-    NAME/metrics.jsonl/OFFSET  events  ledger  logs  tb       files that grow: pieces, each named by where it begins
-    NAME/checkpoints/step-N/…                                 whole when its manifest.json is there, as on a disk
-    NAME/lock/NUMBER                                          the highest number says who writes the run
+    NAME/metrics.jsonl/OFFSET  events  ledger  logs  tb       files that grow: pieces, each named by its offset
+    NAME/checkpoints/step-N/…                                 complete when it has a manifest.json, as on disk
+    NAME/lock/NUMBER                                          the highest number is the current writer
 
 A piece grows until it is full and is then never touched again: a long file is a few large objects, not many small ones.
 """
@@ -16,9 +16,9 @@ from pathlib import PurePosixPath
 from stoker.spec import contract
 from stoker.storage.store import Object, Store
 
-PIECE = 256 << 10  # bytes
+PIECE_BYTES = 256 << 10
 LOCK = "lock"
-ALWAYS = (  # what every reader wants
+ALWAYS = (  # needed by every reader
     contract.SPEC_FILE,
     contract.DATA_FILE,
     contract.ORIGINS_FILE,
@@ -35,15 +35,15 @@ NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(kw_only=True)
-class Remote:
-    """What a listing of a run says."""
+class RemoteRun:
+    """The content of a run in the store, from a listing."""
 
     now: datetime
     files: dict[str, Object] = field(default_factory=dict)
     pieces: dict[str, dict[int, Object]] = field(default_factory=dict)
-    """File -> where the piece begins -> the piece, in order."""
+    """File -> offset of the piece -> the piece, in order."""
     checkpoints: dict[int, dict[str, Object]] = field(default_factory=dict)
-    """Step -> name of the file -> the file. Whole or not."""
+    """Step -> name of the file -> the file; incomplete checkpoints too."""
     locks: dict[int, Object] = field(default_factory=dict)
 
     @property
@@ -52,23 +52,25 @@ class Remote:
 
     @property
     def whole(self) -> list[int]:
-        """Steps of the checkpoints that are all there, oldest first."""
+        """Steps of the complete checkpoints, oldest first."""
         return sorted(step for step, files in self.checkpoints.items() if contract.MANIFEST_FILE in files)
 
 
-def look(store: Store, name: str) -> Remote:
+def look(store: Store, name: str) -> RemoteRun:
     listing = store.list(f"{name}/")
-    remote = Remote(now=listing.now)
-    for key, found in listing.objects.items():
+    remote = RemoteRun(now=listing.now)
+    for key, object in listing.objects.items():
         path = key.removeprefix(f"{name}/")
         if _is_plain(path):
-            _sort(remote, path, found)
+            _sort(remote, path, object)
     return remote
 
 
 def look_at_locks(store: Store, name: str) -> dict[int, Object]:
     objects = store.list(f"{name}/{LOCK}/").objects
-    return {int(number): found for key, found in objects.items() if NUMBER.fullmatch(number := key.rpartition("/")[2])}
+    return {
+        int(number): object for key, object in objects.items() if NUMBER.fullmatch(number := key.rpartition("/")[2])
+    }
 
 
 def grows(path: str) -> bool:
@@ -92,20 +94,20 @@ def checkpoint(step: int) -> str:
     return f"{contract.CHECKPOINTS_DIR}/step-{step:09d}"
 
 
-def _sort(remote: Remote, path: str, found: Object) -> None:
+def _sort(remote: RemoteRun, path: str, object: Object) -> None:
     folder, _, last = path.rpartition("/")
     parts = path.split("/")
     if folder == LOCK and NUMBER.fullmatch(last):
-        remote.locks[int(last)] = found
+        remote.locks[int(last)] = object
     elif grows(folder) and NUMBER.fullmatch(last):
-        remote.pieces.setdefault(folder, {})[int(last)] = found
+        remote.pieces.setdefault(folder, {})[int(last)] = object
     elif parts[0] == contract.CHECKPOINTS_DIR and len(parts) == 3 and CHECKPOINT.fullmatch(parts[1]):
-        remote.checkpoints.setdefault(int(parts[1].removeprefix("step-")), {})[last] = found
+        remote.checkpoints.setdefault(int(parts[1].removeprefix("step-")), {})[last] = object
     elif not grows(path):
-        remote.files[path] = found
+        remote.files[path] = object
 
 
 def _is_plain(path: str) -> bool:
-    """A key becomes a path here, and must not lead out of the run's folder."""
+    """Keys become local paths, so they must not lead out of the run's folder."""
     parts = PurePosixPath(path).parts
     return bool(path) and "/".join(parts) == path and ".." not in parts and not path.startswith("/")

@@ -1,7 +1,8 @@
 """One writer for a run in a store.
 
-Each writer adds the object lock/NUMBER, one higher than the last and only if it is not there: of two who try, one gets
-it. The writer writes it anew now and then, and whoever finds it old, by the store's own clock, may add the next.
+Each writer creates the object lock/NUMBER, with the number after the last and only if it does not exist: of two
+writers that try at once, only one succeeds. It renews its lock regularly; another writer may take over from a lock that
+has expired by the store's clock.
 """
 
 import json
@@ -14,20 +15,20 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from stoker.rundir import Held, Record
+from stoker.rundir import Record, RunHeld
 from stoker.spec.bounded import parse_json
 from stoker.spec.errors import UserError
 from stoker.storage import layout
-from stoker.storage.layout import Remote
+from stoker.storage.layout import RemoteRun
 from stoker.storage.store import Store, StoreError
 
-OLD = 60.0  # seconds without a sign of life
-RENEW = 15.0  # seconds between two
+EXPIRES_AFTER_S = 60.0  # without a renewal
+RENEW_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writer:
-    """Who wrote the run last, and whether he does still."""
+    """The last writer of the run, and whether it still holds the lock."""
 
     token: str
     pid: int
@@ -43,11 +44,11 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Last:
-    """The last writer, as the store tells now."""
+    """The last writer, as the store shows it now."""
 
     writer: Writer | None
     seconds: float
-    """Since he gave a sign of life."""
+    """Since it last renewed the lock."""
 
     @property
     def token(self) -> str:
@@ -55,10 +56,15 @@ class Last:
 
     @property
     def alive(self) -> bool:
-        return self.writer is not None and self.writer.held and self.seconds < OLD and not _is_dead_here(self.writer)
+        return (
+            self.writer is not None
+            and self.writer.held
+            and self.seconds < EXPIRES_AFTER_S
+            and not _is_dead_here(self.writer)
+        )
 
 
-def last(store: Store, name: str, remote: Remote) -> Last:
+def last(store: Store, name: str, remote: RemoteRun) -> Last:
     if not remote.locks:
         return Last(writer=None, seconds=0.0)
     number = max(remote.locks)
@@ -72,17 +78,19 @@ def _writer(data: bytes, place: str) -> Writer:
         return TypeAdapter(Writer).validate_python(parse_json(data))
     except ValueError as e:
         raise StoreError(
-            f"the lock of {place} cannot be read", remedy=f"Delete {place}/{layout.LOCK} if nobody writes that run"
+            f"the lock of {place} cannot be read", remedy=f"Delete {place}/{layout.LOCK} if no process writes that run"
         ) from e
 
 
-def refuse_second(name: str, found: Last) -> None:
-    if found.alive and found.writer:
-        raise Held(name, found.writer.holder(), hint=f"; if that machine is gone, try again in {OLD:.0f} s")
+def refuse_second(name: str, newest: Last) -> None:
+    if newest.alive and newest.writer:
+        raise RunHeld(
+            name, newest.writer.holder(), hint=f"; if that machine is gone, try again in {EXPIRES_AFTER_S:.0f} s"
+        )
 
 
 class Lock:
-    """Ours, from `take` to `release`."""
+    """Held by this process from `take` to `release`."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -103,19 +111,19 @@ class Lock:
     def token(self) -> str:
         return self._writer.token
 
-    def take(self, remote: Remote) -> None:
-        """After the last writer that `remote` knows, who is not at it any more."""
+    def take(self, remote: RemoteRun) -> None:
+        """Takes over from the last writer in `remote`, which has ended."""
         self._number = max(remote.locks, default=0) + 1
         if not self._store.put_if_absent(self._key, self._data()) and not self._is_ours():
-            found = last(self._store, self._name, layout.look(self._store, self._name))
-            refuse_second(self._name, found)
+            newest = last(self._store, self._name, layout.look(self._store, self._name))
+            refuse_second(self._name, newest)
             raise UserError(f"run '{self._name}' was just taken by another command", remedy="Try again in a minute")
         self._renewed = time.monotonic()
         self._store.delete(f"{self._name}/{layout.lock(number)}" for number in remote.locks)
 
     def renew(self) -> bool:
-        """A sign of life, when it is time for one. False when somebody has taken our place."""
-        if time.monotonic() - self._renewed < RENEW:
+        """Renews the lock when it is due. False if another writer has taken the run over."""
+        if time.monotonic() - self._renewed < RENEW_EVERY_S:
             return True
         began = time.monotonic()
         numbers = layout.look_at_locks(self._store, self._name)
@@ -126,8 +134,8 @@ class Lock:
         return True
 
     def check(self) -> None:
-        """Nothing may be written by one who could have been taken for dead."""
-        if time.monotonic() - self._renewed > OLD - RENEW:
+        """Raises a StoreError if the lock may have expired."""
+        if time.monotonic() - self._renewed > EXPIRES_AFTER_S - RENEW_EVERY_S:
             raise StoreError(f"{self._store.url} has not answered for a while", remedy="")
 
     def release(self) -> None:
@@ -142,18 +150,18 @@ class Lock:
         return json.dumps(asdict(self._writer)).encode()
 
     def _is_ours(self) -> bool:
-        """A put whose answer was lost is tried again by the store's client, and then finds itself."""
+        """The store's client repeats a put whose response was lost; the object that exists may then be our own."""
         data = self._store.get(self._key)
         return data is not None and _writer(data, f"{self._store.url}/{self._name}").token == self.token
 
 
 def _is_dead_here(writer: Writer) -> bool:
-    """Known at once of a process of this machine, without waiting for it to grow old."""
+    """Whether the writer was a process of this machine and has ended: no need to wait until its lock expires."""
     return writer.machine == _machine() and _started(writer.pid) != writer.started
 
 
 def _machine() -> str:
-    """This boot and this process namespace: only there does a pid mean anything."""
+    """This boot and this pid namespace: a pid is meaningless outside them."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -161,7 +169,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> int:
-    """When a process began, in the kernel's ticks; 0 when there is none."""
+    """When a process started, in kernel ticks; 0 if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

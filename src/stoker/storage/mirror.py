@@ -1,7 +1,7 @@
-"""Runs under a URL: each has a working copy here, an ordinary run directory that everybody reads and writes as ever.
+"""Runs under a URL: each has a working copy on this machine, an ordinary run directory.
 
-Only what opens runs knows the difference: a place may be a folder or a URL, and a folder with remote.json in it is the
-place of the working copies of a URL.
+Only the code that opens runs knows the difference: runs are kept in a folder or under a URL, and a folder with
+remote.json in it holds the working copies of a URL.
 """
 
 import os
@@ -15,30 +15,31 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from stoker.rundir import Exit, Record, RunDir, Saved, write_json
+from stoker.rundir.events import Event, Note
 from stoker.spec import contract
 from stoker.spec.bounded import read_json
 from stoker.spec.errors import UserError
-from stoker.storage.copy import Copy, State
-from stoker.storage.fetch import Seen, bring_checkpoint, is_whole, manifests, refresh
-from stoker.storage.layout import Remote
+from stoker.storage.download import RefreshedRun, download_checkpoint, is_whole, manifests, refresh
+from stoker.storage.layout import RemoteRun
 from stoker.storage.lock import Last, refuse_second
 from stoker.storage.store import Store, StoreError, address, cache, is_url, open_store, split
+from stoker.storage.working_copy import CopyState, WorkingCopy
 
 REMOTE_FILE = "remote.json"
-FRESH = 3.0  # seconds that a look at the store holds good
-AT_ONCE = 16
-NOTHING = Seen(remote=Remote(now=datetime.fromtimestamp(0, UTC)), last=Last(writer=None, seconds=0.0))
+FRESH_FOR_S = 3.0  # how long a listing of the store is reused
+CONCURRENT_REFRESHES = 16
+NOTHING = RefreshedRun(remote=RemoteRun(now=datetime.fromtimestamp(0, UTC)), last=Last(writer=None, seconds=0.0))
 MARK = ".stoker"
 MARK_TEXT = b"Stoker keeps runs here.\n"
 
 
-def place(word: str | Path) -> Path:
-    """Where runs are kept: the folder itself, or that of the working copies of a URL's runs."""
-    if not str(word):
+def place(location: str | Path) -> Path:
+    """The folder of the runs; for a URL, the folder of their working copies."""
+    if not str(location):
         raise UserError("the folder of the runs has an empty name", remedy="Name it, such as --runs ./runs")
-    if isinstance(word, Path) or not is_url(word):
-        return Path(word).expanduser()
-    scheme, bucket, prefix = split(word)
+    if isinstance(location, Path) or not is_url(location):
+        return Path(location).expanduser()
+    scheme, bucket, prefix = split(location)
     url = f"{scheme}://{bucket}/{prefix}".rstrip("/")
     folder = _copies() / address(url)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -51,19 +52,19 @@ def _copies() -> Path:
     return cache() / "runs"
 
 
-def run_path(word: str) -> Path:
-    """The folder of a run that is named by its own: …/NAME."""
-    if not is_url(word):
-        return Path(word)
-    above, _, name = word.rstrip("/").rpartition("/")
-    return place(above) / name
+def run_path(location: str) -> Path:
+    """The folder of a run that is named by a path or URL: …/NAME."""
+    if not is_url(location):
+        return Path(location)
+    parent, _, name = location.rstrip("/").rpartition("/")
+    return place(parent) / name
 
 
 def remote_of(folder: Path) -> str | None:
     """The URL whose runs have their working copies in this folder.
 
-    Such folders lie in the user's own cache. A file of that name elsewhere came with a download: what it names could
-    be anybody's bucket, and exports would be sent there.
+    Only folders in the user's own cache count. Elsewhere such a file may have come with a download and name the bucket
+    of a stranger, and exports would be uploaded to it.
     """
     if not (folder / REMOTE_FILE).is_file() or os.path.realpath(folder.parent) != os.path.realpath(_copies()):
         return None
@@ -76,30 +77,32 @@ def remote_of(folder: Path) -> str | None:
     return str(record["url"])
 
 
-def in_words(folder: Path) -> str:
+def shown_folder(folder: Path) -> str:
     return remote_of(folder) or str(folder.absolute())
 
 
 def run_dir(path: Path) -> RunDir:
-    """The run of that folder, to read; in a store, as it stands there now."""
+    """The run in a folder, for reading; refreshed if it is kept in a store."""
     url = remote_of(path.parent)
     return RunDir(path) if url is None else MirroredRun(path, open_store(url))
 
 
 def runs_in(folder: Path) -> list[RunDir]:
-    """All runs that are kept in a place, to read."""
+    """All runs in a folder or store, for reading."""
     url = remote_of(folder)
     if url is None:
-        # also where it is a link that leads nowhere: such a run is listed, and what is wrong with it
+        # a broken link counts too: such a run is listed with its problem
         return [RunDir(path) for path in _inside(folder) if os.path.lexists(path / contract.SPEC_FILE)]
     store = open_store(url)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_REFRESHES) as pool:
         names = store.folders()
-        # a bucket may hold other folders, and large ones
-        there = pool.map(lambda name: bool(store.list(f"{name}/{contract.SPEC_FILE}").objects), names)
-        found = [MirroredRun(folder / name, store) for name, is_run in zip(names, there, strict=True) if is_run]
-        exist = pool.map(MirroredRun.exists, found)
-        return [run for run, is_there in zip(found, exist, strict=True) if is_there]
+        # a bucket may have other folders, and large ones
+        have_spec = pool.map(lambda name: bool(store.list(f"{name}/{contract.SPEC_FILE}").objects), names)
+        candidates = [
+            MirroredRun(folder / name, store) for name, is_run in zip(names, have_spec, strict=True) if is_run
+        ]
+        exist = pool.map(MirroredRun.exists, candidates)
+        return [run for run, exists in zip(candidates, exist, strict=True) if exists]
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -110,17 +113,17 @@ def _inside(folder: Path) -> list[Path]:
 
 
 class MirroredRun(RunDir):
-    """A run in a store, to read: it looks there before it answers, unless the run is being written here."""
+    """A run in a store, for reading: refreshed from the store, unless this machine is writing it."""
 
     def __init__(self, path: Path, store: Store) -> None:
         super().__init__(path)
-        self._copy = Copy(RunDir(path), store)
+        self._copy = WorkingCopy(RunDir(path), store)
         self._parts: set[str] = set()
-        self._seen: Seen | None = None
+        self._seen: RefreshedRun | None = None
         self._looked = float("-inf")
 
     @property
-    def place(self) -> str:
+    def shown(self) -> str:
         return f"{self._copy.store.url}/{self.name}"
 
     @property
@@ -137,7 +140,7 @@ class MirroredRun(RunDir):
         self._look()
         return super().exists()
 
-    def events(self) -> list[Record]:
+    def events(self) -> list[Event]:
         self._look()
         return super().events()
 
@@ -150,37 +153,37 @@ class MirroredRun(RunDir):
         return super().exit()
 
     def holder(self) -> Record | None:
-        here = super().holder()
-        if here is not None:
-            return here
+        holder = super().holder()
+        if holder is not None:
+            return holder
         last = self._look().last
         return last.writer.holder() if last.alive and last.writer else None
 
     def saved(self) -> list[Saved]:
-        """Those in the store too; their files are here when `fetch` was asked for them."""
-        there = manifests(self._copy, self._look().remote)
-        elsewhere = {s: Saved(step=s, path=self.checkpoint(s), manifest=manifest) for s, manifest in there.items()}
-        here = {saved.step: saved for saved in super().saved()}
-        return [saved for _, saved in sorted((elsewhere | here).items())]
+        """Local checkpoints and those in the store; `fetch` downloads the files of the latter."""
+        remote = manifests(self._copy, self._look().remote)
+        stored = {s: Saved(step=s, path=self.checkpoint(s), manifest=manifest) for s, manifest in remote.items()}
+        local = {saved.step: saved for saved in super().saved()}
+        return [saved for _, saved in sorted((stored | local).items())]
 
     def fetch(self, saved: Saved) -> None:
-        """Who reads it looks for damage anyhow."""
-        if saved.step not in (here.step for here in super().saved()):
+        """Downloads a checkpoint that is only in the store; readers check it for damage."""
+        if saved.step not in (local.step for local in super().saved()):
             remote = self._look().remote
-            with self._copy.alone():
-                bring_checkpoint(self._copy, remote, saved.step)
+            with self._copy.locked():
+                download_checkpoint(self._copy, remote, saved.step)
 
     def _part(self, name: str) -> None:
-        """What only some readers want."""
+        """Downloads a part of the run that only some readers need."""
         if name not in self._parts:
             self._parts.add(name)
             self._looked = float("-inf")
             self._look()
 
-    def _look(self) -> Seen:
-        if super().holder() is not None:  # it is written here, and nothing in the store is newer
+    def _look(self) -> RefreshedRun:
+        if super().holder() is not None:  # this machine writes it, so the store has nothing newer
             return NOTHING
-        if self._seen is None or time.monotonic() - self._looked > FRESH:
+        if self._seen is None or time.monotonic() - self._looked > FRESH_FOR_S:
             try:
                 self._seen = refresh(self._copy, self._parts)
             except StoreError:
@@ -191,73 +194,75 @@ class MirroredRun(RunDir):
 
 
 def pull(run: RunDir, *, resume: int | Literal["auto"] | None) -> None:
-    """Before a run is begun or gone on with here: all that it needs, as the store has it.
+    """Downloads what a run needs before it is started or resumed here.
 
-    `resume` is the spec's checkpoint.resume, and None for a script, whose files are all brought. For a run that is kept
-    in a folder there is nothing to do.
+    `resume` is the spec's checkpoint.resume, and None for a script, which needs all files. Does nothing for a run that
+    is kept in a folder.
     """
     url = remote_of(run.path.parent)
     if url is None or run.holder() is not None:
         return
     store = open_store(url)
-    store.put(MARK, MARK_TEXT)  # before hours of work: may we write there?
-    copy = Copy(run, store)
-    found = refresh(copy, [""] if resume is None else [contract.LEDGER_DIR, contract.LOGS_DIR])
-    refuse_second(run.name, found.last)
-    with copy.alone() as state:
+    store.put(MARK, MARK_TEXT)  # fail now, not after hours of work, if it cannot be written
+    copy = WorkingCopy(run, store)
+    refreshed = refresh(copy, [""] if resume is None else [contract.LEDGER_DIR, contract.LOGS_DIR])
+    refuse_second(run.name, refreshed.last)
+    with copy.locked() as state:
         if resume is not None:
-            _pull_checkpoints(copy, state, found, resume)
+            _pull_checkpoints(copy, state, refreshed, resume)
         state.dirty = True
-    if found.left:
-        run.add_event("note", text=f"somebody else went on with this run in {url}; what was here is in {found.left}")
+    if refreshed.left:
+        run.add_event(Note(text=f"this run was continued elsewhere in {url}; what was here is in {refreshed.left}"))
 
 
 @contextmanager
-def outgoing(word: str | None) -> Iterator[Path | None]:
-    """The folder that a word names, to be made. For a URL it is one for a while, and what is in it then goes up."""
-    if word is None or not is_url(word):
-        yield Path(word) if word else None
+def outgoing(location: str | None) -> Iterator[Path | None]:
+    """The folder to write to; for a URL, a temporary folder whose content is uploaded at the end."""
+    if location is None or not is_url(location):
+        yield Path(location) if location else None
         return
-    store = open_store(word)
+    store = open_store(location)
     if store.list().objects:
-        raise UserError(f"{word} is not empty", remedy="Choose another place, or remove what is there")
-    store.put(MARK, MARK_TEXT)  # before hours of work: may we write there?
+        raise UserError(f"{location} is not empty", remedy="Choose another folder or URL, or empty this one")
+    store.put(MARK, MARK_TEXT)  # fail now, not after hours of work, if it cannot be written
     store.delete([MARK])
     with TemporaryDirectory(prefix="out-", dir=cache()) as folder:
-        path = Path(folder, word.rstrip("/").rpartition("/")[2])
+        path = Path(folder, location.rstrip("/").rpartition("/")[2])
         yield path
-        upload_folder(path, word)
+        upload_folder(path, location)
 
 
 def keep(folder: Path) -> str:
-    """Where a folder is kept that was just written, in words: one in a run's working copy goes to the store."""
-    for above in folder.parents:
-        if url := remote_of(above):
-            home = f"{url}/{folder.relative_to(above).as_posix()}"
+    """Uploads a folder that was written into a working copy; returns where it is kept."""
+    for parent in folder.parents:
+        if url := remote_of(parent):
+            home = f"{url}/{folder.relative_to(parent).as_posix()}"
             upload_folder(folder, home)
             return home
     return str(folder)
 
 
 def upload_folder(folder: Path, url: str) -> None:
-    """What is there already is not sent again."""
+    """Uploads the files that the store does not have yet."""
     store = open_store(url)
-    there = store.list().objects
+    existing = store.list().objects
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         key = file.relative_to(folder).as_posix()
-        if key not in there or there[key].tag != store.tag(file):
+        if key not in existing or existing[key].tag != store.tag(file):
             store.upload(key, file)
 
 
-def _pull_checkpoints(copy: Copy, state: State, found: Seen, resume: int | Literal["auto"]) -> None:
-    """The newest that is undamaged. A run that is sent back to an earlier one needs all from there on, to set aside."""
-    known = manifests(copy, found.remote)
+def _pull_checkpoints(
+    copy: WorkingCopy, state: CopyState, refreshed: RefreshedRun, resume: int | Literal["auto"]
+) -> None:
+    """Downloads the newest undamaged checkpoint; to resume from a step, the checkpoints from that step on."""
+    known = manifests(copy, refreshed.remote)
     newest = max(known, default=None)
-    here = copy.run.saved()
-    if newest is None or (state.dirty and (len(here) > 1 or (here and is_whole(here[0])))):
+    local = copy.run.saved()
+    if newest is None or (state.dirty and (len(local) > 1 or (local and is_whole(local[0])))):
         return
     if resume != "auto" and known[newest].state.resume != resume:
         for step in (step for step in known if step >= resume):
-            bring_checkpoint(copy, found.remote, step)
+            download_checkpoint(copy, refreshed.remote, step)
     else:
-        any(bring_checkpoint(copy, found.remote, step) for step in sorted(known, reverse=True))
+        any(download_checkpoint(copy, refreshed.remote, step) for step in sorted(known, reverse=True))

@@ -1,4 +1,4 @@
-"""Objects in an S3 bucket, by boto3. Credentials, region and endpoint are found as boto3 finds them."""
+"""Objects in an S3 bucket, by boto3. Credentials, region and endpoint are configured as for boto3."""
 
 import hashlib
 import os
@@ -23,11 +23,11 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
-from stoker.storage.store import Listing, Object, StoreError, Unreachable, changed, part_size
+from stoker.storage.store import Listing, Object, StoreError, StoreUnreachable, changed, part_size
 
-SENDERS = 4  # parts of one file that are on their way at once
-CHUNK = 1 << 18
-MOST_DELETED = 1000  # keys in one request
+CONCURRENT_PARTS = 4  # of one file
+CHUNK_BYTES = 1 << 18
+MAX_DELETED_KEYS = 1000  # in one request
 SETTINGS = Config(
     connect_timeout=5,
     read_timeout=60,
@@ -45,7 +45,7 @@ class S3:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        with self._told():
+        with self._store_errors():
             settings = SETTINGS.merge(Config(signature_version=UNSIGNED)) if anonymous else SETTINGS
             self._client: Any = boto3.session.Session().client("s3", config=settings, region_name=region)
 
@@ -54,33 +54,33 @@ class S3:
         now = None
         for page in self._pages("list_objects_v2", Prefix=self._prefix + prefix):
             now = now or parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
-            for found in page.get("Contents", []):
-                tag = found["ETag"].strip('"')
-                objects[found["Key"].removeprefix(self._prefix)] = Object(
-                    size=found["Size"], tag=tag, modified=found["LastModified"], version=tag
+            for item in page.get("Contents", []):
+                tag = item["ETag"].strip('"')
+                objects[item["Key"].removeprefix(self._prefix)] = Object(
+                    size=item["Size"], tag=tag, modified=item["LastModified"], version=tag
                 )
         assert now is not None
         return Listing(objects=objects, now=now)
 
     def look(self, key: str) -> Object | None:
-        with self._told():
+        with self._store_errors():
             try:
-                found = self._client.head_object(**self._at(key))
+                head = self._client.head_object(**self._at(key))
             except ClientError as e:
                 if _status(e) != 404:
                     raise
                 return None
-        tag, secret = found["ETag"].strip('"'), found.get("ServerSideEncryption", "AES256") != "AES256"
-        md5 = None if "-" in tag or secret or "SSECustomerAlgorithm" in found else tag
-        return Object(size=found["ContentLength"], tag=tag, modified=found["LastModified"], version=tag, md5=md5)
+        tag, secret = head["ETag"].strip('"'), head.get("ServerSideEncryption", "AES256") != "AES256"
+        md5 = None if "-" in tag or secret or "SSECustomerAlgorithm" in head else tag
+        return Object(size=head["ContentLength"], tag=tag, modified=head["LastModified"], version=tag, md5=md5)
 
     def folders(self) -> Sequence[str]:
         pages = self._pages("list_objects_v2", Prefix=self._prefix, Delimiter="/")
-        found = [folder["Prefix"] for page in pages for folder in page.get("CommonPrefixes", [])]
-        return [name.removeprefix(self._prefix).rstrip("/") for name in found]
+        prefixes = [folder["Prefix"] for page in pages for folder in page.get("CommonPrefixes", [])]
+        return [name.removeprefix(self._prefix).rstrip("/") for name in prefixes]
 
     def get(self, key: str) -> bytes | None:
-        with self._told():
+        with self._store_errors():
             try:
                 data: bytes = self._client.get_object(**self._at(key))["Body"].read()
             except self._client.exceptions.NoSuchKey:
@@ -88,25 +88,25 @@ class S3:
         return data
 
     def download(self, key: str, path: Path) -> None:
-        with self._told():
+        with self._store_errors():
             self._client.download_file(self._bucket, self._prefix + key, str(path))
 
     def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
-        with self._told():
+        with self._store_errors():
             try:
                 answer = self._client.get_object(**self._at(key), Range=f"bytes={start}-", IfMatch=f'"{version}"')
             except ClientError as e:
                 if _status(e) not in (404, 412):
                     raise
                 raise changed(f"{self.url}/{key}") from e
-            yield from answer["Body"].iter_chunks(CHUNK)
+            yield from answer["Body"].iter_chunks(CHUNK_BYTES)
 
     def put(self, key: str, data: bytes) -> None:
-        with self._told():
+        with self._store_errors():
             self._client.put_object(**self._at(key), Body=data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        with self._told():
+        with self._store_errors():
             try:
                 self._client.put_object(**self._at(key), Body=data, IfNoneMatch="*")
             except ClientError as e:
@@ -120,11 +120,11 @@ class S3:
         if size <= part_size(size):
             self.put(key, path.read_bytes())
             return
-        with self._told(), open(path, "rb") as file:
-            upload, there = self._begun(key)
-            pool = ThreadPoolExecutor(SENDERS)
+        with self._store_errors(), open(path, "rb") as file:
+            upload, known = self._resumable_upload(key)
+            pool = ThreadPoolExecutor(CONCURRENT_PARTS)
             try:
-                tags = list(pool.map(lambda part: self._send(key, upload, file.fileno(), part, there), _parts(size)))
+                tags = list(pool.map(lambda part: self._send(key, upload, file.fileno(), part, known), _parts(size)))
             finally:
                 pool.shutdown(cancel_futures=True)
             parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, start=1)]
@@ -132,25 +132,26 @@ class S3:
 
     def unfinished(self, prefix: str) -> Iterable[str]:
         pages = self._pages("list_multipart_uploads", Prefix=self._prefix + prefix)
-        return [one["Key"].removeprefix(self._prefix) for page in pages for one in page.get("Uploads", [])]
+        return [upload["Key"].removeprefix(self._prefix) for page in pages for upload in page.get("Uploads", [])]
 
     def abandon(self, key: str) -> None:
         for upload in self._uploads(key):
             self._abort(key, upload["UploadId"])
 
     def delete(self, keys: Iterable[str]) -> None:
-        every = list(keys)
-        for some in (every[start : start + MOST_DELETED] for start in range(0, len(every), MOST_DELETED)):
-            with self._told():
+        all_keys = list(keys)
+        for start in range(0, len(all_keys), MAX_DELETED_KEYS):
+            batch = all_keys[start : start + MAX_DELETED_KEYS]
+            with self._store_errors():
                 answer = self._client.delete_objects(
                     Bucket=self._bucket,
-                    Delete={"Objects": [{"Key": self._prefix + key} for key in some], "Quiet": True},
+                    Delete={"Objects": [{"Key": self._prefix + key} for key in batch], "Quiet": True},
                 )
-            for wrong in answer.get("Errors", []):
-                raise self._refused(wrong.get("Code", "AccessDenied"))
+            for error in answer.get("Errors", []):
+                raise self._refused(error.get("Code", "AccessDenied"))
 
     def tag(self, path: Path) -> str:
-        """An MD5, or that of the parts' MD5s. Where a bucket has keys of its own it is neither, and none matches."""
+        """The MD5 of the content, or of the parts' MD5s; in a bucket with its own encryption keys it never matches."""
         size = path.stat().st_size
         with open(path, "rb") as file:
             if size <= part_size(size):
@@ -161,52 +162,54 @@ class S3:
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
 
-    def _pages(self, call: str, **words: str) -> Iterator[Any]:
-        with self._told():
-            yield from self._client.get_paginator(call).paginate(Bucket=self._bucket, **words)
+    def _pages(self, call: str, **parameters: str) -> Iterator[Any]:
+        with self._store_errors():
+            yield from self._client.get_paginator(call).paginate(Bucket=self._bucket, **parameters)
 
     def _uploads(self, key: str) -> Sequence[Any]:
-        """Of this key and no other, oldest first."""
+        """The unfinished uploads of exactly this key, oldest first."""
         pages = self._pages("list_multipart_uploads", Prefix=self._prefix + key)
-        found = [one for page in pages for one in page.get("Uploads", []) if one["Key"] == self._prefix + key]
-        return sorted(found, key=lambda one: one["Initiated"])
+        uploads = [
+            upload for page in pages for upload in page.get("Uploads", []) if upload["Key"] == self._prefix + key
+        ]
+        return sorted(uploads, key=lambda upload: upload["Initiated"])
 
-    def _begun(self, key: str) -> tuple[str, dict[int, str]]:
-        """An upload to go on with, or a new one; and the tags of the parts that it has."""
-        with suppress(StoreError):  # to look for one is a right of its own
+    def _resumable_upload(self, key: str) -> tuple[str, dict[int, str]]:
+        """An upload to resume, or a new upload; and the tags of its parts."""
+        with suppress(StoreError):  # listing uploads needs a permission of its own
             if upload := self._unfinished_of(key):
                 return upload, {part["PartNumber"]: part["ETag"].strip('"') for part in self._parts(key, upload)}
         return self._client.create_multipart_upload(**self._at(key))["UploadId"], {}
 
     def _unfinished_of(self, key: str) -> str | None:
-        """The newest; of older ones nothing is left."""
-        ids: list[str] = [one["UploadId"] for one in self._uploads(key)]
+        """The newest upload; older ones are aborted."""
+        ids: list[str] = [unfinished["UploadId"] for unfinished in self._uploads(key)]
         for upload in ids[:-1]:
             self._abort(key, upload)
         return ids[-1] if ids else None
 
     def _abort(self, key: str, upload: str) -> None:
-        with self._told(), suppress(self._client.exceptions.NoSuchUpload):
+        with self._store_errors(), suppress(self._client.exceptions.NoSuchUpload):
             self._client.abort_multipart_upload(**self._at(key), UploadId=upload)
 
     def _parts(self, key: str, upload: str) -> Iterator[Any]:
         pages = self._pages("list_parts", Key=self._prefix + key, UploadId=upload)
         return (part for page in pages for part in page.get("Parts", []))
 
-    def _send(self, key: str, upload: str, file: int, part: tuple[int, int, int], there: dict[int, str]) -> str:
-        """Returns the part's tag. One that is there already is known by it: it is the MD5 of its bytes."""
+    def _send(self, key: str, upload: str, file: int, part: tuple[int, int, int], known: dict[int, str]) -> str:
+        """Returns the part's tag, the MD5 of its bytes; a part with that tag is not sent again."""
         number, start, end = part
         data = os.pread(file, end - start, start)
         tag = _md5(data).hexdigest()
-        if there.get(number) == tag:
+        if known.get(number) == tag:
             return tag
         answer = self._client.upload_part(**self._at(key), UploadId=upload, PartNumber=number, Body=data)
         sent: str = answer["ETag"].strip('"')
         return sent
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What went wrong, in words."""
+    def _store_errors(self) -> Iterator[None]:
+        """Converts the client's exceptions to StoreErrors."""
         try:
             yield
         except ClientError as e:
@@ -226,15 +229,15 @@ class S3:
         except (BotoCoreError, S3UploadFailedError, ValueError) as e:
             raise self._unreachable(e) from e
 
-    def _refused(self, why: str) -> StoreError:
+    def _refused(self, reason: str) -> StoreError:
         return StoreError(
-            f"no permission for {self.url} ({why})",
+            f"no permission for {self.url} ({reason})",
             remedy="Allow s3:ListBucket, GetObject, PutObject and DeleteObject there, or use other credentials",
         )
 
-    def _unreachable(self, why: object) -> Unreachable:
-        return Unreachable(
-            f"{self.url} cannot be reached ({why})", remedy="Check the network and AWS_ENDPOINT_URL, then try again"
+    def _unreachable(self, reason: object) -> StoreUnreachable:
+        return StoreUnreachable(
+            f"{self.url} cannot be reached ({reason})", remedy="Check the network and AWS_ENDPOINT_URL, then try again"
         )
 
 

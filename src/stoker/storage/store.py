@@ -1,4 +1,4 @@
-"""The Store seam: objects under a URL, and which schemes there are."""
+"""The Store protocol: objects under a URL; and its implementations by scheme."""
 
 import hashlib
 import importlib
@@ -12,32 +12,33 @@ from urllib.parse import urlsplit
 
 from stoker.spec.errors import MissingExtra, UserError
 
-SCHEMES = {  # scheme -> the module that knows it, what that imports, and the extra that brings it
+SCHEMES = {  # scheme -> its module, what that imports, and the extra that installs it
     "s3": ("stoker.storage.s3", "boto3", "aws"),
     "gs": ("stoker.storage.gcs", "google-cloud-storage", "gcp"),
 }
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
-PART = 8 << 20  # bytes: a larger file is sent in parts of this size, and goes on with the first that is missing
+# A larger file is uploaded in parts of this size; an interrupted upload resumes at the first missing part.
+PART_BYTES = 8 << 20
 
 
 class StoreError(UserError):
-    """The store said no, or nothing: a user's mistake before a run begins, a thing to try again while one goes on."""
+    """The store refused or did not answer: an error for the user before a run starts, retried while it trains."""
 
 
-class Unreachable(StoreError):
-    """It gave no answer that makes sense: another try may go better."""
+class StoreUnreachable(StoreError):
+    """A temporary failure: worth another try."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Object:
     size: int
     tag: str
-    """Changes with the content; `Store.tag` tells what it will be for a file."""
+    """Changes with the content; `Store.tag` computes it for a file."""
     modified: datetime
     version: str
-    """What `Store.read` asks for, to get this content and no other."""
+    """Passed to `Store.read` to get exactly this content."""
     md5: str | None = None
-    """Of the content, in hex, where the store was asked for this one and says it."""
+    """Of the content, in hex; set by `look`, where the store has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +46,7 @@ class Listing:
     objects: dict[str, Object]
     """By key, in the order of the keys."""
     now: datetime
-    """The store's own clock: ages are never reckoned with the clock of this machine."""
+    """The store's own clock: ages are never computed with the clock of this machine."""
 
 
 class Store(Protocol):
@@ -57,16 +58,16 @@ class Store(Protocol):
         """All objects whose keys begin with the prefix."""
 
     def look(self, key: str) -> Object | None:
-        """One object, for those who may read it and not list; None when there is no such object."""
+        """One object, for users who may read but not list; None if it does not exist."""
 
     def folders(self) -> Sequence[str]:
-        """The first parts of all keys that have more than one."""
+        """The first part of all keys that have several parts."""
 
     def get(self, key: str) -> bytes | None:
-        """None when there is no such object."""
+        """The content of an object; None if it does not exist."""
 
     def download(self, key: str, path: Path) -> None:
-        """Into a file that is whole as soon as it is there."""
+        """Downloads to a file, which appears only when it is complete."""
 
     def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
         """The bytes from `start` on, of an object that was listed with this version."""
@@ -74,28 +75,28 @@ class Store(Protocol):
     def put(self, key: str, data: bytes) -> None: ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """False when somebody else's is there; of two who try at once one gets True."""
+        """False if the object exists already; of two concurrent attempts, one gets True."""
 
     def upload(self, key: str, path: Path) -> None:
-        """A file that does not change; what an earlier upload of it has sent is not sent again."""
+        """Uploads a file that does not change, resuming an interrupted upload of it."""
 
     def unfinished(self, prefix: str) -> Iterable[str]:
-        """Keys of uploads that were begun and are neither done nor given up."""
+        """Keys of uploads that were started and neither completed nor aborted."""
 
     def abandon(self, key: str) -> None:
-        """Give up the unfinished uploads of a key, and what they have sent."""
+        """Aborts the unfinished uploads of a key and discards their parts."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Those that are there; in no order."""
+        """Deletes objects in any order; missing keys are ignored."""
 
     def tag(self, path: Path) -> str:
-        """The tag that the file's object has once it is up."""
+        """The tag that the file's object will have once it is uploaded."""
 
 
 def open_store(url: str, *, anonymous: bool = False, region: str | None = None) -> Store:
-    """The store of s3://bucket/prefix or gs://bucket/prefix. Nothing is asked of it yet.
+    """The store of s3://bucket/prefix or gs://bucket/prefix. No request is sent yet.
 
-    `anonymous`: without credentials, as what is public can be read. `region`: of an S3 bucket, if not the user's own.
+    `anonymous`: without credentials, for public buckets. `region`: of an S3 bucket, if it is not the user's default.
     """
     scheme, bucket, prefix = split(url)
     module, package, extra = SCHEMES[scheme]
@@ -108,8 +109,8 @@ def open_store(url: str, *, anonymous: bool = False, region: str | None = None) 
     return opened
 
 
-def is_url(word: str) -> bool:
-    return "://" in word
+def is_url(location: str) -> bool:
+    return "://" in location
 
 
 def split(url: str) -> tuple[str, str, str]:
@@ -117,7 +118,7 @@ def split(url: str) -> tuple[str, str, str]:
     try:
         parts = urlsplit(url)
     except ValueError as e:
-        raise UserError(f"{url} is no URL ({e})", remedy="Use s3://BUCKET/PREFIX or gs://BUCKET/PREFIX") from e
+        raise UserError(f"{url} is not a URL ({e})", remedy="Use s3://BUCKET/PREFIX or gs://BUCKET/PREFIX") from e
     if parts.scheme not in SCHEMES:
         raise UserError(
             f"{url}: Stoker keeps nothing in {parts.scheme}://",
@@ -141,16 +142,16 @@ def cache() -> Path:
     return folder.absolute()
 
 
-def address(*words: str) -> str:
-    """A folder's name for a URL: the same bucket behind another endpoint is another place."""
+def address(*parts: str) -> str:
+    """A folder's name for a URL: the same bucket at another endpoint gets another name."""
     endpoints = [os.environ.get(name, "") for name in ENDPOINTS]
-    return hashlib.sha256("\n".join([*words, *endpoints]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([*parts, *endpoints]).encode()).hexdigest()[:16]
 
 
 def changed(url: str) -> StoreError:
-    return StoreError(f"{url} has changed since it was listed", remedy="Begin with what it is now: start with --new")
+    return StoreError(f"{url} has changed since it was listed", remedy="Start a new run with its new content: --new")
 
 
 def part_size(size: int) -> int:
-    """S3 takes ten thousand parts and no more."""
-    return max(PART, -(-size // (9_000 << 20)) << 20)
+    """Large enough for S3's limit of 10,000 parts."""
+    return max(PART_BYTES, -(-size // (9_000 << 20)) << 20)

@@ -1,1 +1,1 @@
-"""One process a node, in torchrun's place: starts the workers, passes signals on, restarts after a crash. No torch."""
+"""One process per node, like torchrun: starts the workers, passes signals on, restarts after a crash. No torch."""

@@ -1,192 +1,180 @@
-"""Attempt after attempt until the run is done, stopped, or hopeless."""
+"""Runs attempt after attempt until the run is done, stopped, or cannot succeed."""
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from stoker.rundir import Exit, RunDir
+from stoker.rundir import Exit, RunDir, events
 from stoker.spec import contract
 from stoker.spec.run import AnySpec, ScriptSpec
-from stoker.supervise import verdict
-from stoker.supervise.crew import POLL, Crew, Death
-from stoker.supervise.curves import Curve
-from stoker.supervise.imports import import_fault
-from stoker.supervise.muster import Muster
-from stoker.supervise.redact import Redactor
+from stoker.supervise import run_exit
+from stoker.supervise.nodes.rendezvous import Rendezvous
+from stoker.supervise.output.import_errors import find_import_error
+from stoker.supervise.output.loss_curve import LossCurve
+from stoker.supervise.output.redact import Redactor
+from stoker.supervise.recorder import recorder
 from stoker.supervise.signals import Signals
-from stoker.supervise.workers import redactor
+from stoker.supervise.workers.environment import redactor
+from stoker.supervise.workers.exit import WorkerExit
+from stoker.supervise.workers.group import DONE_OR_SAVED, POLL_S, WorkerGroup
 
-PRESENCE_CHECK_S = 1.0  # between two checks that the run directory is still there
-GRACE = 600.0  # seconds a save may take once it was asked for
-BEREAVED = 30.0  # the same for a script of which a worker has died when asked: the others may wait for it in vain
-STEADY = 600.0  # seconds after which a script is taken to have got somewhere: when it saves is its own affair
+PRESENCE_CHECK_S = 1.0  # between two checks that the run directory still exists
+SAVE_TIMEOUT_S = 600.0  # for workers that were asked to save and exit
+SAVE_AFTER_CRASH_TIMEOUT_S = 30.0  # the same when a worker of a script has crashed: the others may wait for it
+STABLE_AFTER_S = 600.0  # a script that ran for so long has made progress; only the script knows when it saves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """Of an attempt that wrote no exit.json, or one that is not the run's last."""
+class AttemptResult:
+    """Of an attempt that wrote no exit.json, or one that does not end the run."""
 
-    culprit: Death | None
+    root_cause: WorkerExit | None
     regroup: bool
-    """It was ended for another one with other nodes."""
+    """It was ended to start another with other nodes."""
 
 
-def supervise(run: RunDir, *, muster: Muster, signals: Signals, steady: float = STEADY) -> int:
-    """Returns the exit code of the run; the caller holds the run's lock."""
+def supervise(run: RunDir, *, rendezvous: Rendezvous, signals: Signals, stable_after_s: float = STABLE_AFTER_S) -> int:
+    """Returns the exit code of the run. The caller holds the run's lock."""
     spec = run.any_spec()
     script = isinstance(spec, ScriptSpec)
     restart = crashes = attempt = 0
-    newest = _newest_save(run)
-    while muster.gather(signals):
-        began = time.monotonic()
-        attempt = max(attempt + 1, _number(run, spec))
-        ending = _attempt(run, spec, muster=muster, attempt=attempt, restart=restart, signals=signals)
-        ended, culprit = run.exit(), ending.culprit
+    newest = _newest_checkpoint(run)
+    while rendezvous.wait_for_nodes(signals):
+        started = time.monotonic()
+        attempt = max(attempt + 1, _next_attempt(run, spec))
+        result = _run_attempt(run, spec, rendezvous=rendezvous, attempt=attempt, restart=restart, signals=signals)
+        exit, cause = run.exit(), result.root_cause
         restart += 1
-        if ending.regroup and (ended is None or ended.code == contract.EXIT_SAVED):
+        if result.regroup and (exit is None or exit.code == contract.EXIT_SAVED):
             continue
-        if ended:
-            return ended.code
-        if culprit is None or signals.stopping:
+        if exit:
+            return exit.code
+        if cause is None or signals.stop_requested:
             break
-        if culprit.lost:
-            continue  # not the run's fault; whether the node comes back is the platform's affair
-        saved, newest = newest, _newest_save(run)
-        lived = script and time.monotonic() - began >= steady
-        crashes = 1 if lived or saved != newest else crashes + 1
+        if cause.lost_node:
+            continue  # not the run's fault; the platform decides whether the node is replaced
+        previous, newest = newest, _newest_checkpoint(run)
+        stable = script and time.monotonic() - started >= stable_after_s
+        crashes = 1 if stable or previous != newest else crashes + 1
         again = crashes <= spec.on.max_restarts
-        noted(run)(
-            "failed",
-            rank=culprit.rank,
-            code=culprit.code,
-            signal=culprit.signal,
-            line=culprit.line,
-            again=again,
-            script=script,
-        )
+        failed = events.Failed(code=cause.code, signal=cause.signal, line=cause.line, again=again, script=script)
+        recorder(run)(failed, rank=cause.rank)
         if not again:
-            muster.reassure()
-            return _end(run, verdict.failed(run, spec, culprit, code=contract.EXIT_FAILED, times=crashes))
-    muster.reassure()
-    ended = run.exit()
-    if ended and ended.code == contract.EXIT_SAVED:  # the leader before us has said it already
-        return ended.code
-    return _end(run, verdict.stopped(run, spec))
+            rendezvous.check_leadership()
+            return _write_exit(run, run_exit.failed(run, spec, cause, code=contract.EXIT_FAILED, times=crashes))
+    rendezvous.check_leadership()
+    exit = run.exit()
+    if exit and exit.code == contract.EXIT_SAVED:  # written by the previous leader
+        return exit.code
+    return _write_exit(run, run_exit.stopped(run, spec))
 
 
-def noted(run: RunDir) -> Callable[..., None]:
-    """Adds an event, if that can be: a full disk stops a save, not the supervisor."""
-
-    def note(kind: str, *, rank: int | None = None, **facts: object) -> None:
-        with suppress(OSError):
-            run.add_event(kind, rank=rank, **facts)
-
-    return note
-
-
-def _attempt(run: RunDir, spec: AnySpec, *, muster: Muster, attempt: int, restart: int, signals: Signals) -> Ending:
-    """Run the workers to their end. exit.json tells how that was, when they could write it; else who spoiled it."""
-    muster.reassure()
+def _run_attempt(
+    run: RunDir, spec: AnySpec, *, rendezvous: Rendezvous, attempt: int, restart: int, signals: Signals
+) -> AttemptResult:
+    """Runs the workers to their end. Writes exit.json if they did not and the outcome is clear."""
+    rendezvous.check_leadership()
     run.clear_exit()
-    noted(run)("world", attempt=attempt, workers=muster.world, restart=restart, **muster.facts())
-    curve = Curve(run, world=muster.world) if isinstance(spec, ScriptSpec) else None
-    crew = muster.start(spec, attempt=attempt, restart=restart, hear=curve.hear if curve else None)
+    world, nodes = rendezvous.world, rendezvous.node_ranks()
+    recorder(run)(events.World(attempt=attempt, workers=world, restart=restart, nodes=nodes))
+    curve = LossCurve(run, world=world) if isinstance(spec, ScriptSpec) else None
+    on_output = curve.add if curve else None
+    workers = rendezvous.start_workers(spec, attempt=attempt, restart=restart, on_output=on_output)
     try:
-        asked = _watch(run, crew, signals, script=curve is not None)
+        exit_requested = _watch(run, workers, signals, script=curve is not None)
         run.check_present()
-        crew.settle(lambda: asked or signals.stopping)
-        fatal, culprit = crew.fatal(), crew.culprit()
-        if contract.EXIT_SAVED in crew.poll().values():
-            culprit = None  # a worker ended by its own decision, and took its peers with it
-        by_itself = asked or run.exit() is not None
-        crew.end()
+        workers.wait_for_root_cause(lambda: exit_requested or signals.stop_requested)
+        fatal, cause = workers.fatal_exit(), workers.root_cause()
+        if contract.EXIT_SAVED in workers.poll().values():
+            cause = None  # a worker exited on purpose, and its peers failed because of that
+        on_purpose = exit_requested or run.exit() is not None
+        workers.end()
     except BaseException:
-        crew.kill()
+        workers.kill()
         raise
-    muster.reassure()
-    if not by_itself and (exit := run.exit()) and exit.code == contract.EXIT_SAVED:
+    rendezvous.check_leadership()
+    if not on_purpose and (exit := run.exit()) and exit.code == contract.EXIT_SAVED:
         run.clear_exit()  # it paused because its peers were gone and we ended it
     _redact_exit(run, redactor(spec))
-    if run.exit() is None and not (asked and curve):  # whatever a script ends with when it is stopped is a pause
-        codes, begun = set(crew.poll().values()), curve is not None and curve.begun
-        exit = _judgement(run, spec, codes, fatal=fatal, culprit=culprit, begun=begun)
-        if exit:
-            _end(run, exit)
-    return Ending(culprit=culprit, regroup=asked and not signals.stopping)
+    # A script that is stopped may exit with any code: it is paused.
+    if run.exit() is None and not (exit_requested and curve):
+        codes, training = set(workers.poll().values()), curve is not None and curve.started
+        if exit := _final_exit(run, spec, codes, fatal=fatal, cause=cause, training=training):
+            _write_exit(run, exit)
+    return AttemptResult(root_cause=cause, regroup=exit_requested and not signals.stop_requested)
 
 
-def _judgement(
-    run: RunDir, spec: AnySpec, codes: set[int], *, fatal: Death | None, culprit: Death | None, begun: bool
+def _final_exit(
+    run: RunDir, spec: AnySpec, codes: set[int], *, fatal: WorkerExit | None, cause: WorkerExit | None, training: bool
 ) -> Exit | None:
-    """None when another attempt may go better."""
+    """None when another attempt may succeed. `training`: a script has printed a step in this attempt."""
     if fatal:
-        return verdict.failed(run, spec, fatal, code=fatal.code or contract.EXIT_FAILED)
-    if isinstance(spec, ScriptSpec) and culprit and not begun:
-        fault = import_fault(spec.script, culprit.said)
-        return verdict.unusable(fault, rank=culprit.rank) if fault else None
-    return verdict.done(run) if codes == {contract.EXIT_DONE} else None
+        return run_exit.failed(run, spec, fatal, code=fatal.code or contract.EXIT_FAILED)
+    if isinstance(spec, ScriptSpec) and cause and not training:
+        error = find_import_error(spec.script, cause.output)
+        return run_exit.not_importable(error, rank=cause.rank) if error else None
+    return run_exit.done(run) if codes == {contract.EXIT_DONE} else None
 
 
-def _watch(run: RunDir, crew: Crew, signals: Signals, *, script: bool) -> bool:
-    """Returns when all workers have ended, or when those that are left wait in vain for one that has.
+def _watch(run: RunDir, workers: WorkerGroup, signals: Signals, *, script: bool) -> bool:
+    """Returns when all workers have ended, or when a worker has crashed and the others would wait for it forever.
 
-    True when they were asked to end. Workers of ours then end with codes of ours; a script's as they please, and one
-    that dies of the signal does not stop another from saving.
+    True if they were asked to exit. The trainer's workers then exit with known codes. The workers of a script exit with
+    any code; those that the signal kills do not prevent others from saving.
     """
     deadline = float("inf")
-    asked = False
+    exit_requested = False
     checked = time.monotonic()
-    while crew.alive:
+    while workers.alive:
         if time.monotonic() - checked >= PRESENCE_CHECK_S:
             checked = time.monotonic()
             run.check_present()
-        codes = set(crew.poll().values())
-        crashed = codes - {contract.EXIT_DONE, contract.EXIT_SAVED}
-        if (signals.stopping or crew.change) and not asked:
-            asked = True
-            crew.terminate()
-            if signals.stopping:
-                noted(run)("stopping", signal=signals.received[0].name)
+        codes = set(workers.poll().values())
+        crashed = codes - DONE_OR_SAVED
+        if (signals.stop_requested or workers.regroup_reason) and not exit_requested:
+            exit_requested = True
+            workers.terminate()
+            if signals.stop_requested:
+                recorder(run)(events.Stopping(signal=signals.received[0].name))
             else:
-                noted(run)("regrouping", reason=crew.change)
-        if (asked or contract.EXIT_SAVED in codes) and deadline == float("inf"):
-            deadline = time.monotonic() + GRACE
-        if signals.impatient or time.monotonic() > deadline:
-            crew.kill()
-        elif crashed and not (script and asked):
-            return asked
+                recorder(run)(events.Regrouping(reason=workers.regroup_reason or ""))
+        if (exit_requested or contract.EXIT_SAVED in codes) and deadline == float("inf"):
+            deadline = time.monotonic() + SAVE_TIMEOUT_S
+        if signals.kill_requested or time.monotonic() > deadline:
+            workers.kill()
+        elif crashed and not (script and exit_requested):
+            return exit_requested
         elif crashed:
-            deadline = min(deadline, time.monotonic() + BEREAVED)
-        time.sleep(POLL)
-    if crew.leaving and not asked:  # all have ended between two looks
-        asked = True
-        noted(run)("regrouping", reason=crew.change)
-    return asked
+            deadline = min(deadline, time.monotonic() + SAVE_AFTER_CRASH_TIMEOUT_S)
+        time.sleep(POLL_S)
+    if workers.is_node_leaving and not exit_requested:  # all have ended between two polls
+        exit_requested = True
+        recorder(run)(events.Regrouping(reason=workers.regroup_reason or ""))
+    return exit_requested
 
 
-def _number(run: RunDir, spec: AnySpec) -> int:
+def _next_attempt(run: RunDir, spec: AnySpec) -> int:
     if isinstance(spec, ScriptSpec):  # it writes no ledger
-        return 1 + sum(1 for event in run.events() if event["kind"] == "world")
+        return 1 + sum(isinstance(event, events.World) for event in run.events())
     return run.next_attempt()
 
 
-def _newest_save(run: RunDir) -> int:
-    """Changes with every new checkpoint, even when a run was sent back and saves an old step again."""
+def _newest_checkpoint(run: RunDir) -> int:
+    """When it was written: a run that resumed from an older checkpoint saves the same step again."""
     return max(((saved.path / contract.MANIFEST_FILE).stat().st_mtime_ns for saved in run.saved()), default=0)
 
 
 def _redact_exit(run: RunDir, redact: Redactor) -> None:
-    """A worker's last word may quote what it was given."""
+    """The reason that a worker wrote may quote a secret."""
     exit = run.exit()
     if exit is None:
         return
     clean = replace(exit, reason=redact.text(exit.reason), remedy=redact.text(exit.remedy))
     if clean != exit:
-        _end(run, clean)
+        _write_exit(run, clean)
 
 
-def _end(run: RunDir, exit: Exit) -> int:
-    with suppress(OSError):  # a full disk must not hide how the run ended: the code below tells it too
+def _write_exit(run: RunDir, exit: Exit) -> int:
+    with suppress(OSError):  # with a full disk the exit code still shows how the run ended
         run.write_exit(exit)
     return exit.code

@@ -1,4 +1,4 @@
-"""What the user's own code is told while a run trains: plain data, on the first worker, and copies of all that is kept.
+"""Callbacks: the user's own code, called on the first worker while a run trains, with copies of plain data.
 
 Nothing here imports torch: a callback can be written and tested without it.
 """
@@ -18,44 +18,44 @@ KEY = "callbacks"
 class Callback:
     """A base class whose methods do nothing: override those you need.
 
-    One is made, without arguments, by the first worker of a run each time the run starts or goes on. Training waits
-    while a method runs. An exception in one saves the run and ends it as failed; the same command goes on.
+    The first worker creates an instance, without arguments, each time the run starts or resumes. Training waits while a
+    method runs. An exception in a method saves the run and ends it as failed; the same command resumes it.
     """
 
     def started(self, run: Path, spec: dict[str, Any], step: int) -> None:
-        """The run's folder, its spec, and the step it goes on from: 0 when it is new."""
+        """The run's folder, its spec, and the step it resumes from: 0 when it is new."""
 
     def step(self, record: dict[str, Any]) -> None:
-        """A logged step, just as metrics.jsonl has it: step, loss, lr, grad_norm, tokens …"""
+        """A logged step, as in metrics.jsonl: step, loss, lr, grad_norm, tokens …"""
 
     def evaluated(self, step: int, loss: float, best: bool) -> None:
         """The loss on the held-out text after a step, and whether it is the lowest so far."""
 
     def saved(self, step: int, folder: Path) -> None:
-        """The checkpoint of a step is whole, in this folder."""
+        """The checkpoint of a step is complete, in this folder."""
 
     def ended(self, state: str, step: int, reason: str) -> None:
-        """`done`, `paused` or `failed`, and why. A run that is killed tells nobody."""
+        """`done`, `paused` or `failed`, and why. Not called when the run is killed."""
 
 
 class Callbacks:
-    """The callbacks of a run. One that fails is told no more, and `problem` says what happened."""
+    """The callbacks of a run. A callback that fails is not called again; `problem` has the error."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self._all = [(word, _made(word)) for word in words]
+    def __init__(self, names: Sequence[str]) -> None:
+        self._callbacks = [(name, _make(name)) for name in names]
         self.problem: str | None = None
 
-    def tell(self, what: str, *facts: Any) -> None:
-        for word, callback in list(self._all):
+    def notify(self, method: str, *arguments: Any) -> None:
+        for name, callback in list(self._callbacks):
             try:
-                getattr(callback, what)(*deepcopy(facts))
+                getattr(callback, method)(*deepcopy(arguments))
             except (Exception, SystemExit) as e:
-                self.problem = self.problem or f"the callback {word} failed in {what}: {explain(e, word)}"
-                self._all.remove((word, callback))
+                self.problem = self.problem or f"the callback {name} failed in {method}: {explain(e, name)}"
+                self._callbacks.remove((name, callback))
 
 
-class _EachStep(Callback):
-    """A plain function: told of each logged step."""
+class _StepFunction(Callback):
+    """A plain function, called with each logged step."""
 
     def __init__(self, function: Callable[[dict[str, Any]], object]) -> None:
         self._function = function
@@ -64,23 +64,23 @@ class _EachStep(Callback):
         self._function(record)
 
 
-def _made(word: str) -> Callback:
-    found = load_code(word, KEY)
-    if not inspect.isclass(found):
-        if not callable(found):
+def _make(name: str) -> Callback:
+    loaded = load_code(name, KEY)
+    if not inspect.isclass(loaded):
+        if not callable(loaded):
             raise UserError(
-                f"{KEY} names {word}, which is neither a class nor a function but {type(found).__name__}",
+                f"{KEY} names {name}, which is neither a class nor a function but {type(loaded).__name__}",
                 remedy="Name a class or a function",
             )
-        return _EachStep(found)
-    if not issubclass(found, Callback):
+        return _StepFunction(loaded)
+    if not issubclass(loaded, Callback):
         raise UserError(
-            f"{KEY} names {word}, a class that is no stoker.Callback", remedy="Derive it from stoker.Callback"
+            f"{KEY} names {name}, a class that is not a stoker.Callback", remedy="Derive it from stoker.Callback"
         )
     try:
-        return found()
+        return loaded()
     except (Exception, SystemExit) as e:
         raise UserError(
-            f"{KEY} names {word}, and making one fails: {explain(e, word)}",
-            remedy="It is made without arguments: mend it, or take it out",
+            f"{KEY} names {name}, and creating one fails: {explain(e, name)}",
+            remedy="It is created without arguments: fix it, or remove it from the run file",
         ) from e

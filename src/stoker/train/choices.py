@@ -1,4 +1,4 @@
-"""What a spec leaves open, decided once at the start of a run and kept in its checkpoints."""
+"""Precision, compile and micro-batch where the spec leaves them open: chosen once per run, kept in its checkpoints."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,15 +6,16 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from stoker.spec import sizes
-from stoker.spec.host import lacks_compiler
+from stoker.spec import estimate
+from stoker.spec.host import missing_compiler
 from stoker.spec.run import RunSpec
 from stoker.train.devices import Device
+from stoker.train.parallel import Parallel
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SORTED = 2  # rows of like length go together: of two micro-batches in place of one, the first leaves out much padding
-ROOM = 0.8  # of the memory: the rest is the allocator's, the collectives' and the neighbours'
+SORTED = 2  # rows are sorted by length: with at least two micro-batches, the first has much less padding
+USABLE_MEMORY = 0.8  # share; the rest is for the allocator, the collectives and other processes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,52 +26,54 @@ class Choices:
     """Sequences a worker runs at once, at most."""
 
     def keep(self, before: "Choices", *, micro: bool) -> "Choices":
-        """What was chosen when the run began still holds, as far as this machine can do it.
+        """Keep what was chosen when the run started, as far as this machine supports it.
 
-        `micro`: that of the micro-batch too. Not with another number of workers, and not where the run file names it.
+        `micro`: keep the micro-batch too. Not with another number of workers, nor where the run file sets it.
         """
         return Choices(
             precision=before.precision,
-            compile=before.compile and lacks_compiler() is None,
+            compile=before.compile and missing_compiler() is None,
             micro=min(before.micro, self.micro) if micro else self.micro,
         )
 
 
 def choose(
-    spec: RunSpec, device: Device, *, steps: int | None, parameters: int, held: int = 0
+    spec: RunSpec, device: Device, parallel: Parallel, *, steps: int | None, parameters: int, teacher: int = 0
 ) -> tuple[Choices, list[str]]:
-    """The choices, and a word to the user where one of them is less than he might hope for.
+    """The choices, and a note for the user where a choice is worse than expected.
 
-    `parameters` are those that the model has and trains, `held` those of its teacher.
+    `parameters` is the number that the model trains, `teacher` the number that its teacher has.
     """
     precision = spec.precision
     if precision == "auto":
         precision = "bf16" if device.native_bf16 else "fp32"
-    micro = largest_micro_batch(spec, device, precision, parameters=parameters, held=held)
-    lacking = lacks_compiler() if spec.compile else None
+    state = estimate.state_bytes(parallel.held(parameters)).total + estimate.FP32 * teacher
+    micro = largest_micro_batch(spec, device, precision, state_bytes=state)
+    no_compiler = missing_compiler() if spec.compile else None
     compiled = spec.compile is True or (spec.compile == "auto" and _pays(spec, device, steps, parameters))
-    notes = [f"training runs without compile: {lacking}"] if lacking else []
-    return Choices(precision=precision, compile=compiled and not lacking, micro=micro), notes
+    notes = [f"training runs without compile: {no_compiler}"] if no_compiler else []
+    return Choices(precision=precision, compile=compiled and not no_compiler, micro=micro), notes
 
 
-def agreed(mine: Choices) -> Choices:
-    """What every worker can do: their machines need not be alike."""
-    told = [mine] * dist.get_world_size()
-    dist.all_gather_object(told, mine)
+def agreed(own: Choices) -> Choices:
+    """Choices that every worker supports: their machines may differ."""
+    choices = [own] * dist.get_world_size()
+    dist.all_gather_object(choices, own)
     return Choices(
-        precision=mine.precision if len({one.precision for one in told}) == 1 else "fp32",
-        compile=all(one.compile for one in told),
-        micro=min(one.micro for one in told),
+        precision=own.precision if len({choice.precision for choice in choices}) == 1 else "fp32",
+        compile=all(choice.compile for choice in choices),
+        micro=min(choice.micro for choice in choices),
     )
 
 
-def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision, *, parameters: int, held: int = 0) -> int:
+def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision, *, state_bytes: int) -> int:
+    """Sequences that keep the device busy, or as many as fit beside `state_bytes` of weights and optimizer."""
     if spec.batch.micro:
         return spec.batch.micro
     tokens = device.micro_tokens // (SORTED if spec.model.masked else 1)
     busy = max(1, tokens // spec.batch.length)
-    room = ROOM * device.memory_bytes - sizes.state_bytes(parameters).total - sizes.FP32 * held
-    fits = int(room // sizes.activation_bytes(spec.model, vocabulary(spec), spec.batch.length, precision))
+    free_bytes = USABLE_MEMORY * device.memory_bytes - state_bytes
+    fits = int(free_bytes // estimate.activation_bytes(spec.model, vocabulary(spec), spec.batch.length, precision))
     return max(1, min(busy, fits))
 
 
@@ -78,8 +81,8 @@ def _pays(spec: RunSpec, device: Device, steps: int | None, parameters: int) -> 
     if steps is None:
         return True
     tokens = steps * spec.batch.sequences * spec.batch.length
-    each = sizes.flops_per_token(spec.model, vocabulary(spec), spec.batch.length, counted=parameters)
-    return tokens * each > device.compile_flops
+    flops = estimate.flops_per_token(spec.model, vocabulary(spec), spec.batch.length, counted=parameters)
+    return tokens * flops > device.compile_flops
 
 
 def vocabulary(spec: RunSpec) -> int:

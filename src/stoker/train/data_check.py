@@ -1,52 +1,55 @@
-"""No checkpoint holds a step that was trained on a changed shard: one worker a node reads them all beside training."""
+"""Checks the data while training runs, so that no checkpoint holds a step trained on a changed shard.
+
+One worker per node reads every shard in the background.
+"""
 
 from concurrent.futures import Future, wait
 
 import torch.distributed as dist
 
-from stoker.data.intact import BackgroundCheck
-from stoker.data.pairs import AnySet
+from stoker.data.any_set import AnySet
+from stoker.data.integrity import BackgroundCheck
 from stoker.spec.errors import UserError
-from stoker.train.dist import Ranks
+from stoker.train.process_group import Ranks
 
-SMALL = 64 << 20  # bytes that are read before the first step: half a second, while the model is built
-ASK_EVERY_S = 60.0  # far below the time after which a collective gives its peers up
+SMALL_BYTES = 64 << 20  # checked before the first step: half a second, while the model is built
+SYNC_EVERY_S = 60.0  # far below the timeout of a collective
 
 
 class DataCheck:
-    """Made on every worker. What is marked as collective is called by all of them together."""
+    """Made on every worker. Collective methods are called by all workers together."""
 
-    def __init__(self, tokens: AnySet, me: Ranks) -> None:
-        self._world = me.world
-        self._check = BackgroundCheck(tokens.files) if me.local_rank == 0 else None
+    def __init__(self, tokens: AnySet, worker: Ranks) -> None:
+        self._world = worker.world
+        self._check = BackgroundCheck(tokens.files) if worker.local_rank == 0 else None
 
     @property
     def problem(self) -> UserError | None:
-        """What this worker's own check has found so far."""
+        """The problem that this worker's own check has detected so far."""
         return self._check.problem if self._check else None
 
     def await_small(self) -> None:
-        """Before the first step: wait for the check of a small set, and not for that of a large one."""
-        if self._check and self._check.bytes <= SMALL:
+        """Before the first step: wait for the check of a small set; a large set is checked while training."""
+        if self._check and self._check.bytes <= SMALL_BYTES:
             self._check.first.result()
 
     def confirm(self, group: dist.ProcessGroup) -> str | None:
-        """Collective, before a checkpoint counts: why the data it was trained on is not what was prepared.
+        """Collective, before a checkpoint becomes valid: why the data it was trained on is not what was prepared.
 
-        A large set may take longer than a collective may wait, so the workers ask each other now and then.
+        Checking a large set may take longer than the timeout of a collective, so the workers synchronise meanwhile.
         """
         look = self._check.look() if self._check else None
         while True:
             running = look is not None and self._is_running(look)
-            told = self._gather((running, self._words()), group)
-            problem = next((words for _, words in told if words), None)
-            if problem or not any(running for running, _ in told):
-                return problem[0] if problem else None
+            reports = self._gather((running, self._message()), group)
+            message = next((message for _, message in reports if message), None)
+            if message or not any(running for running, _ in reports):
+                return message[0] if message else None
 
     def refuse(self) -> None:
-        """Collective: raise what any worker has found, on all of them."""
-        told = self._gather((False, self._words()), None)
-        for problem, remedy in (words for _, words in told if words):
+        """Collective: raise a problem that any worker has detected, on all workers."""
+        reports = self._gather((False, self._message()), None)
+        for problem, remedy in (message for _, message in reports if message):
             raise UserError(problem, remedy=remedy)
 
     def close(self) -> None:
@@ -55,17 +58,17 @@ class DataCheck:
 
     @staticmethod
     def _is_running(look: Future[None]) -> bool:
-        if wait([look], timeout=ASK_EVERY_S).not_done:
+        if wait([look], timeout=SYNC_EVERY_S).not_done:
             return True
-        look.result()  # raises what nobody has foreseen
+        look.result()  # raises an unexpected error
         return False
 
-    def _words(self) -> tuple[str, str] | None:
+    def _message(self) -> tuple[str, str] | None:
         return (self.problem.problem, self.problem.remedy) if self.problem else None
 
     def _gather(
-        self, mine: tuple[bool, tuple[str, str] | None], group: dist.ProcessGroup | None
+        self, report: tuple[bool, tuple[str, str] | None], group: dist.ProcessGroup | None
     ) -> list[tuple[bool, tuple[str, str] | None]]:
-        told = [mine] * self._world
-        dist.all_gather_object(told, mine, group=group)
-        return told
+        reports = [report] * self._world
+        dist.all_gather_object(reports, report, group=group)
+        return reports

@@ -1,85 +1,103 @@
 """The arithmetic of a step: model, precision, gradients, optimizer. No files, no clocks."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from stoker.models import model_spec, weights
+from stoker.models.build import build, draw_weights, materialise
+from stoker.models.generate import Settings, generate
+from stoker.models.load import LoadedModel
 from stoker.spec.run import RunSpec
-from stoker.train.batches import Batch
+from stoker.train.batches import TrainingBatch
 from stoker.train.choices import DTYPES, Choices
 from stoker.train.devices import Device
-from stoker.train.dist import Ranks
-from stoker.train.guard import LossScale
-from stoker.train.load import LoadedModel
-from stoker.train.models import model_spec, weights
-from stoker.train.objectives import Counts, Objective, Plain
+from stoker.train.nonfinite import LossScale
+from stoker.train.objectives import Counts, Plain, TrainingObjective
 from stoker.train.objectives.distill import Distill
 from stoker.train.optim import optimizer, optimizer_tensors, set_rate
 from stoker.train.origins import freeze_positions
-from stoker.train.parallel import Gradients
+from stoker.train.parallel import Parallel, strategy
+from stoker.train.process_group import Ranks
 
-MOST_SHAPES = 64  # of micro-batches; an objective cuts far fewer
+MAX_COMPILED_SHAPES = 64  # of micro-batches; an objective makes far fewer
 
 
 class Engine:
+    """Made in two steps: the constructor builds the model without memory, which tells its size; `materialise` gives it
+    memory and weights, once the choices that depend on that size are made. Then a checkpoint can be loaded into it.
+    """
+
     def __init__(
-        self, spec: RunSpec, me: Ranks, device: Device, judged: Plain, *, teacher: LoadedModel | None = None
+        self, spec: RunSpec, worker: Ranks, device: Device, judged: Plain, *, teacher: LoadedModel | None = None
     ) -> None:
-        self.spec, self.me, self.device = spec, me, device
+        self.spec, self.worker, self.device = spec, worker, device
         self.family = model_spec(spec.model.family)
         self.judged = judged
-        self.objective: Objective = self.judged
+        self.objective: TrainingObjective = self.judged
         self.teacher = teacher
         self.teacher_size = sum(p.numel() for p in teacher.model.parameters()) if teacher else 0
         if teacher:
             self.objective = Distill(self.judged, teacher.model, spec.objective)
         if spec.deterministic:
             torch.use_deterministic_algorithms(True)
-        torch.manual_seed(spec.seed)  # every worker draws the same weights
-        self.model = self.family.build(spec.model).to(device.torch)
+        self.parallel = Parallel(world=worker.world, data=worker.world)
+        self.strategy = strategy("replicate", self.parallel)
+        torch.manual_seed(spec.seed)  # for a model of the user's own, which draws its weights when it is built
+        self.model = build(spec.model)
         if spec.init.freeze_positions:
             freeze_positions(self.model, spec)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.size = sum(p.numel() for p in self.parameters)
+        self.size = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def materialise(self, choices: Choices, *, accumulation: int, micro: int, draw: bool = True) -> None:
+        """Shard, allocate, draw the initial weights, compile, make the optimizer: in this order.
+
+        Without `draw` the weights are undefined until they are loaded.
+        """
+        self.choices, self.accumulation, self.micro = choices, accumulation, micro
+        self.strategy.shard(self.model)
+        self.model = materialise(self.model, self.device.torch)
+        if draw:
+            draw_weights(self.model, self.spec.model, seed=self.spec.seed, block=self.strategy.block)
         named = dict(self.model.named_parameters())
         self._buffers = [name for name in weights(self.model) if name not in named]
-        self.optimizer = optimizer(named.items(), spec.optim)
-
-    def settle(self, choices: Choices, *, accumulation: int, micro: int) -> None:
-        """Fix what the spec left open: known only when a checkpoint, if any, has been read."""
-        self.choices, self.accumulation, self.micro = choices, accumulation, micro
-        self.gradients = Gradients(self.parameters, world=self.me.world)
+        self.gradients = self.strategy.gradients([p for p in named.values() if p.requires_grad])
         self.loss_scale = LossScale(active=choices.precision == "fp16")
-        if self.teacher:
-            for p in self.teacher.model.parameters():
-                if p.dim() >= 2:  # as autocast would cast them for every product
-                    p.data = p.data.to(DTYPES[choices.precision])
-        self.loss = self._loss
-        if choices.compile:
-            torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
-            # Each shape is compiled by itself: what a step computes must not depend on the shapes seen before it.
-            torch._dynamo.config.recompile_limit = MOST_SHAPES
-            self.loss = torch.compile(self._loss, dynamic=False)
+        self._cast_teacher(DTYPES[choices.precision])
+        self.loss = self._compiled() if choices.compile else self._loss
+        self.optimizer = optimizer(named.items(), self.spec.optim)
+
+    def _cast_teacher(self, dtype: torch.dtype) -> None:
+        for p in self.teacher.model.parameters() if self.teacher else ():
+            if p.dim() >= 2:  # autocast would cast these again for every product
+                p.data = p.data.to(dtype)
+
+    def _compiled(self) -> Callable[..., Tensor]:
+        torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs uncompiled
+        # Each shape is compiled by itself: what a step computes must not depend on the shapes seen before it.
+        torch._dynamo.config.recompile_limit = MAX_COMPILED_SHAPES
+        return torch.compile(self._loss, dynamic=False)
 
     def tensors(self) -> dict[str, Any]:
-        """All that a checkpoint must hold, by name; loading fills them in place."""
+        """Everything that a checkpoint holds, by name; loading fills the tensors in place."""
         named = self.model.named_parameters()
         return {"model": weights(self.model), "optim": optimizer_tensors(named, self.optimizer)}
 
-    def count(self, batch: Batch) -> Counts:
+    def count(self, batch: TrainingBatch) -> Counts:
         return self.objective.count(batch)
 
-    def backward(self, batch: Batch, targets: Sequence[int]) -> tuple[Tensor, float]:
-        """Sum the step's gradients over all workers; `targets` are those of all of them, for each part of the loss.
+    def backward(self, batch: TrainingBatch, targets: Sequence[int]) -> tuple[Tensor, float]:
+        """Sum the step's gradients over all workers. `targets`: the number of each part of the loss, over all workers.
 
-        Gives this worker's sum of each part, and the gradients' norm.
+        Returns this worker's sum of each part, and the norm of the gradients.
         """
-        torch.manual_seed(_seed(self.spec.seed, batch.step, self.me.rank))  # dropout: a resumed step draws the same
+        # Dropout is the same when a step is repeated after a resume.
+        torch.manual_seed(_seed(self.spec.seed, batch.step, self.worker.rank))
         self.model.train()
         self.gradients.zero()
         factors = [
@@ -96,7 +114,9 @@ class Engine:
             (parts_P * factors_P).sum().backward()
             sums_P += parts_P.detach()
         self.gradients.finish()
-        self._share_buffers()
+        if self._buffers:
+            held = weights(self.model)
+            self.strategy.share_buffers(held[name] for name in self._buffers)
         return sums_P, float(self.gradients.norm()) / self.loss_scale.scale
 
     def apply(self, *, norm: float, rate: float) -> None:
@@ -110,7 +130,7 @@ class Engine:
         self.optimizer.step()
 
     @torch.no_grad()
-    def judge(self, batch: Batch) -> list[float]:
+    def judge(self, batch: TrainingBatch) -> list[float]:
         """The sum of each part of the plain loss over held-out rows, without dropout."""
         self.model.eval()
         sums = [0.0] * len(self.judged.parts)
@@ -121,38 +141,40 @@ class Engine:
         return sums
 
     def attention_extremes(self, rows: Tensor) -> list[tuple[float, float]]:
+        """The largest and smallest attention score of each layer on these rows. Called by all workers."""
         assert self.family.attention_extremes is not None, "the spec refuses it"
         self.model.eval()
         with self.autocast():
             return self.family.attention_extremes(self.model, rows[:, :-1].to(self.device.torch))
 
+    def sample(self, tokenizer: Tokenizer, end: int, settings: Settings) -> str:
+        """A text of the model's own. Called by all workers."""
+        self.model.eval()
+        decoder = self.strategy.decoder(self.family)
+        pieces = generate(self.model, self.spec.model, tokenizer, end, [""], settings, decoder=decoder)
+        return "".join(piece.text for piece in pieces)
+
     @torch.no_grad()
     def parameter_statistics(self) -> dict[str, dict[str, float]]:
-        found = {}
+        """Mean and standard deviation of each trained parameter and its gradient. Called by all workers."""
+        statistics = {}
         for name, p in self.model.named_parameters():
             if p.grad is None:
                 continue  # not trained
-            found[name] = {
-                "parameter_mean": float(p.mean()),
-                "parameter_std": float(p.std()) if p.numel() > 1 else 0.0,
-                "grad_mean": float(p.grad.mean()),
-                "grad_std": float(p.grad.std()) if p.numel() > 1 else 0.0,
+            mean, std = self.strategy.mean_and_std(p)
+            grad_mean, grad_std = self.strategy.mean_and_std(p.grad)
+            statistics[name] = {
+                "parameter_mean": mean,
+                "parameter_std": std,
+                "grad_mean": grad_mean,
+                "grad_std": grad_std,
             }
-        return found
+        return statistics
 
     def autocast(self) -> AbstractContextManager[object]:
         if self.choices.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.torch.type, dtype=DTYPES[self.choices.precision])
-
-    def _share_buffers(self) -> None:
-        """All workers go on with those of the first: a forward may have changed them, each by its part of the batch."""
-        if not self._buffers or self.me.world == 1:
-            return
-        held = weights(self.model)
-        for name in self._buffers:
-            tensor = held[name]
-            dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def _loss(self, *inputs: Tensor) -> Tensor:
         return self.objective.loss(self.model, *inputs)

@@ -1,26 +1,23 @@
-"""What rank 0 writes down of a step: metrics.jsonl, TensorBoard, and the speeds between two lines."""
+"""What rank 0 logs: TensorBoard's files, and speeds."""
 
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from stoker.rundir import Record
 
-TENSORBOARD = "stoker.train.tensorboard"
-
 
 class Board:
-    """TensorBoard's files, a courtesy: when they cannot be written, `failed` gets the reason, and training continues.
+    """TensorBoard's files. When they cannot be written, `failed` gets the reason, and training continues.
 
-    TensorBoard takes half a second to load: only the worker that writes it does.
+    TensorBoard takes half a second to import: only the worker that writes its files does.
     """
 
     def __init__(self, folder: Path, *, failed: Callable[[str], None]) -> None:
         self._failed = failed
         self._writer: Any = None
-        self._writer = self._try(lambda: import_module(TENSORBOARD).TensorBoard(folder))
+        self._writer = self._try(lambda: _tensorboard(folder))
 
     def add(self, record: Record) -> None:
         if self._writer:
@@ -33,19 +30,25 @@ class Board:
     def _try(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except Exception as e:  # the writer has error classes of its own, and raises what its thread ran into
+        except Exception as e:  # the writer has its own error classes, and re-raises errors of its thread
             self._writer = None
-            self._failed(f"TensorBoard's files are not written any more: {in_a_line(e)}")
+            self._failed(f"TensorBoard's files are not written any more: {first_line(e)}")
             return None
 
 
-def in_a_line(error: Exception) -> str:
+def _tensorboard(folder: Path) -> Any:
+    from stoker.train.tensorboard import TensorBoard  # noqa: PLC0415 (half a second, in one worker only)
+
+    return TensorBoard(folder)
+
+
+def first_line(error: Exception) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
-class Meter:
-    """Speeds over the steps since the last line. Evaluation is not training and is left out."""
+class StepMeter:
+    """Speeds over the steps since the last logged step, without evaluations."""
 
     def __init__(self, *, flops_per_token: float, peak_flops: float | None) -> None:
         self.flops_per_token = flops_per_token

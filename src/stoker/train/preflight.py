@@ -1,6 +1,6 @@
-"""`python -m stoker.train.preflight DEVICE COUNT`: whether this node's chips are there, free, right and fast.
+"""`python -m stoker.train.preflight DEVICE COUNT`: are this node's chips present, free, correct and fast?
 
-Prints one JSON object. A product is checked exactly: its numbers are small integers, so that bf16 rounds none of them.
+Prints one JSON object. A matrix product is checked exactly: its numbers are integers small enough for bf16.
 """
 
 import json
@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, spawn
 
 SIZE = {"cuda": 8192, "cpu": 512}
-SPARSE = 64  # one entry of so many is 1, the others 0: no sum is larger than SIZE / SPARSE = 128, and bf16 holds 256
-LONG_ENOUGH = 0.3  # seconds
-REDUCED = {"cuda": 64 << 20, "cpu": 1 << 20}  # numbers of four bytes
+SPARSE = 64  # one entry in 64 is 1, the others 0: no sum exceeds SIZE / SPARSE = 128, and bf16 holds integers to 256
+MEASURE_S = 0.3
+REDUCED = {"cuda": 64 << 20, "cpu": 1 << 20}  # float32 numbers
 REDUCTIONS = 5
-PATIENCE = timedelta(seconds=60)
+COLLECTIVE_TIMEOUT = timedelta(seconds=60)
 
 
 def main(argv: list[str]) -> int:
@@ -31,42 +31,42 @@ def main(argv: list[str]) -> int:
 
 
 def preflight(device: str, count: int) -> dict[str, Any]:
-    """`count`: GPUs that should be there; without one, workers that are to reduce over the processor."""
-    there = torch.cuda.device_count() if device == "cuda" else 1
-    world = min(there, count) if device == "cuda" else count
+    """`count`: the number of GPUs expected; on a CPU, of workers to reduce over."""
+    present = torch.cuda.device_count() if device == "cuda" else 1
+    world = min(present, count) if device == "cuda" else count
     return {
         "device": device,
         "wanted": count if device == "cuda" else 1,
-        "devices": [_chip(device, index) for index in range(there)],
+        "devices": [_chip(device, index) for index in range(present)],
         "all_reduce": _all_reduce(device, world),
     }
 
 
 def _chip(device: str, index: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"index": index, "name": device, "memory": 0, "free": 0, "tflops": 0.0, "right": False}
+    facts: dict[str, Any] = {"index": index, "name": device, "memory": 0, "free": 0, "tflops": 0.0, "right": False}
     try:
         if device == "cuda":
-            found["name"] = torch.cuda.get_device_name(index)
-            found["free"], found["memory"] = torch.cuda.mem_get_info(index)
-        found["right"], found["tflops"] = _product(torch.device(device, index), SIZE[device])
+            facts["name"] = torch.cuda.get_device_name(index)
+            facts["free"], facts["memory"] = torch.cuda.mem_get_info(index)
+        facts["right"], facts["tflops"] = _product(torch.device(device, index), SIZE[device])
     except RuntimeError as e:
-        found["error"] = str(e).splitlines()[0]
-    return found
+        facts["error"] = str(e).splitlines()[0]
+    return facts
 
 
 def _product(device: torch.device, size: int) -> tuple[bool, float]:
-    """Right, by a random vector that the product and its factors must carry to the same one; and TFLOP/s."""
+    """Whether the product is correct, by multiplying it and its factors with a random vector; and TFLOP/s."""
     numbers = torch.Generator().manual_seed(0)
-    places = torch.arange(size)
-    left = ((7 * places[None, :] + places[:, None]) % SPARSE == 0).bfloat16()
+    positions = torch.arange(size)
+    left = ((7 * positions[None, :] + positions[:, None]) % SPARSE == 0).bfloat16()
     right = torch.randint(-1, 2, (size, size), generator=numbers).bfloat16()
     vector = torch.randint(1, 1000, (size,), generator=numbers).double()
-    here, there = left.to(device), right.to(device)
-    product = here @ there
+    on_left, on_right = left.to(device), right.to(device)
+    product = on_left @ on_right
     same = torch.equal(product.cpu().double() @ vector, left.double() @ (right.double() @ vector))
     times, began = 0, time.monotonic()
-    while time.monotonic() - began < LONG_ENOUGH:
-        here @ there
+    while time.monotonic() - began < MEASURE_S:
+        on_left @ on_right
         times += 1
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -85,19 +85,19 @@ def _all_reduce(device: str, world: int) -> dict[str, Any]:
 
 
 def _reduce(rank: int, device: str, world: int, folder: str) -> None:
-    """Bus bandwidth: what a ring moves over each link."""
-    place = torch.device(device, rank) if device == "cuda" else torch.device("cpu")
+    """Bus bandwidth: what a ring all-reduce moves over each link."""
+    target = torch.device(device, rank) if device == "cuda" else torch.device("cpu")
     if device == "cuda":
         torch.cuda.set_device(rank)
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}  # nobody else is to reach them
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}  # reachable from this machine only
     dist.init_process_group(
         "nccl" if device == "cuda" else "gloo",
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=world,
-        timeout=PATIENCE,
+        timeout=COLLECTIVE_TIMEOUT,
     )
-    numbers = torch.full((REDUCED[device],), float(rank + 1), device=place)
+    numbers = torch.full((REDUCED[device],), float(rank + 1), device=target)
     dist.all_reduce(numbers)
     if not bool((numbers == world * (world + 1) / 2).all()):
         raise RuntimeError("the sum is wrong")

@@ -1,142 +1,126 @@
-"""The loop: agree, step, evaluate, log, save. It names no model and no place."""
+"""The training loop: synchronise, step, evaluate, log, save. It knows no model and no backend by name."""
 
 import math
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import torch
 from tokenizers import Tokenizer
 
 from stoker.data import order
+from stoker.data.any_set import AnySet
 from stoker.data.ledger import Ledger
-from stoker.data.pairs import AnySet
 from stoker.data.sets import open_set
 from stoker.data.stream.feeder import feeder_of
-from stoker.rundir import Exit, Record, RunDir
-from stoker.spec import chips, contract, sizes
+from stoker.models import model_spec
+from stoker.models.generate import Settings
+from stoker.rundir import Exit, Record, RunDir, Saved, events
+from stoker.rundir.checkpoint import TrainingProgress
+from stoker.rundir.state import RunState
+from stoker.spec import contract, estimate, hardware
 from stoker.spec.derive import ShortSchedule, derive, micro_batches, share, short_schedule
 from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
 from stoker.train import origins
-from stoker.train.batches import Batch, Batches, held_out
+from stoker.train.batches import Batches, TrainingBatch, held_out
 from stoker.train.callbacks import Callbacks
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.choices import Choices, agreed, choose, vocabulary
 from stoker.train.data_check import DataCheck
 from stoker.train.devices import Device
-from stoker.train.dist import Ranks, Word, agree, totals
 from stoker.train.engine import Engine
-from stoker.train.generate import Settings, generate
-from stoker.train.guard import FiniteGuard, Signals
-from stoker.train.launch import launch_of
-from stoker.train.metrics import Board, Meter, in_a_line
-from stoker.train.models import model_spec
+from stoker.train.metrics import Board, StepMeter, first_line
+from stoker.train.nonfinite import NonFiniteGuard
 from stoker.train.objectives import losses, plain
 from stoker.train.optim import learning_rate
+from stoker.train.process_group import Ranks, StepStatus, all_reduce_status, all_reduce_sums, broadcast_from_first
+from stoker.train.stopping import StopSignals, launch_limits
 
 SAMPLE = Settings(tokens=80, past_end=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class State:
-    """What a checkpoint keeps beside the tensors. Order of samples, dropout and learning rate all follow from it."""
-
-    step: int = 0
-    updates: int = 0
-    """Steps applied: what the learning rate counts."""
-    skipped: int = 0
-    tokens: int = 0
-    drawn: int = 0
-    """Samples used: what the order of samples counts. The last step of an epoch-bound run may be short."""
-    best_loss: float | None = None
-    best_step: int | None = None
-    evaluations_without_gain: int = 0
-
-
 class Trainer:
-    def __init__(self, run: RunDir, me: Ranks, device: Device, signals: Signals) -> None:
-        self.run, self.me, self.device, self.signals = run, me, device, signals
-        self._told_of_waiting = False
+    def __init__(self, run: RunDir, worker: Ranks, device: Device, signals: StopSignals) -> None:
+        self.run, self.worker, self.device, self.signals = run, worker, device, signals
+        self._reported_waiting = False
         self.spec = spec = run.spec()
         self.tokens = _open(run)
-        self.data_check = DataCheck(self.tokens, me)
-        self.feeder = feeder_of(self.tokens) if me.first else None
-        self.callbacks = Callbacks(spec.callbacks if me.first else ())
-        teacher = origins.teacher(run, device.torch)
-        learnt = model_spec(spec.model.family).objective
-        judged = plain(learnt, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
-        self.engine = Engine(spec, me, device, judged, teacher=teacher)
+        self.data_check = DataCheck(self.tokens, worker)
+        self.feeder = feeder_of(self.tokens) if worker.first else None
+        self.callbacks = Callbacks(spec.callbacks if worker.first else ())
+        teacher = origins.load_teacher(run, device.torch)
+        kind = model_spec(spec.model.family).objective
+        judged = plain(kind, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
+        self.engine = Engine(spec, worker, device, judged, teacher=teacher)
         confirm = self.data_check.confirm
-        self.checkpoints = Checkpoints(run, me, spec.checkpoint, saved=self._tell_saved, confirm=confirm)
-        self._begin()
-        accumulation, micro = micro_batches(spec.batch.sequences, world=me.world, most=self.choices.micro)
-        self.engine.settle(self.choices, accumulation=accumulation, micro=micro)
-        if self._resumed and self._resumed["loss_scale"]:
-            self.engine.loss_scale.restore(self._resumed["loss_scale"])
-        self.guard = FiniteGuard(spec.optim.nonfinite, self.engine.loss_scale)
+        self.checkpoints = Checkpoints(run, worker, spec.checkpoint, saved=self._on_saved, confirm=confirm)
+        self._start()
+        self.guard = NonFiniteGuard(spec.optim.nonfinite, self.engine.loss_scale)
         self.batches = Batches(
             self.tokens.train,
-            me,
+            part=self.engine.parallel.batch_share(worker.rank),
+            parts=self.engine.parallel.batch_shares,
             seed=spec.seed,
             sequences=spec.batch.sequences,
             length=spec.batch.length,
-            rows=accumulation * micro,
+            rows=self.engine.accumulation * self.engine.micro,
             positions=self.derived.positions,
-            since=(self.state.step, self.state.drawn),
+            since=(self.progress.step, self.progress.drawn),
         )
-        self.ledger = Ledger(run.ledger, attempt=me.attempt, rank=me.rank, world=me.world, start=self.state.step)
-        peak = chips.peak_flops(device.chip, self.choices.precision)
-        self.meter = Meter(
+        self.ledger = Ledger(
+            run.ledger, attempt=worker.attempt, rank=worker.rank, world=worker.world, start=self.progress.step
+        )
+        peak = hardware.peak_flops(device.chip, self.choices.precision)
+        self.meter = StepMeter(
             flops_per_token=self._flops_per_token(),
-            peak_flops=peak * me.world if peak else None,
+            peak_flops=peak * worker.world if peak else None,
         )
-        board = me.first and spec.log.tensorboard
+        board = worker.first and spec.log.tensorboard
         self.tensorboard = Board(run.tensorboard, failed=self._note) if board else None
 
     def _flops_per_token(self) -> float:
         length, vocab, teacher = self.spec.batch.length, vocabulary(self.spec), self.engine.teacher
-        flops = sizes.flops_per_token(self.spec.model, vocab, length, counted=self.engine.size)
-        if teacher:  # a forward is a third of a step
-            flops += sizes.flops_per_token(teacher.shape, vocab, length, counted=self.engine.teacher_size) // 3
+        flops = estimate.flops_per_token(self.spec.model, vocab, length, counted=self.engine.size)
+        if teacher:  # a forward pass is a third of a step
+            flops += estimate.flops_per_token(teacher.shape, vocab, length, counted=self.engine.teacher_size) // 3
         return flops
 
     def train(self) -> Exit:
         try:
             end = self._train()
         except StokerError as e:
-            state = "paused" if isinstance(e, SavedForLater) else "failed"
-            self.callbacks.tell("ended", state, self.state.step, e.problem)
+            state = RunState.PAUSED if isinstance(e, SavedForLater) else RunState.FAILED
+            self.callbacks.notify("ended", state, self.progress.step, e.problem)
             raise
-        self.callbacks.tell("ended", end.state, self.state.step, end.reason)
-        self._heed_callbacks()
+        self.callbacks.notify("ended", end.state, self.progress.step, end.reason)
+        self._check_callbacks()
         return end
 
     def _train(self) -> Exit:
-        self._launch = launch_of(self.run, self.me, self.spec.until, step=self.state.step)
+        self._limits = launch_limits(self.run, self.worker, self.spec.until, step=self.progress.step)
         self._announce()
-        if self.state.step == 0 and self.spec.checkpoint.first:
+        if self.progress.step == 0 and self.spec.checkpoint.first:
             self._save()
         self.data_check.await_small()
         while not self._finished():
-            batch = self.batches.get(self.state.step + 1, late=self._is_late)
-            word = agree(self._word(batch))
-            if word.stop or word.pause or batch is None:
-                return self._pause(word)
-            if word.save:
+            batch = self.batches.get(self.progress.step + 1, give_up=self._gives_up_waiting)
+            status = all_reduce_status(self._status(batch))
+            if status.stop or status.pause or batch is None:
+                return self._pause(status)
+            if status.save:
                 self._save()
-            best = self._step(batch, word)
+            best = self._step(batch, status)
             if self.checkpoints.due(batch.step) or (best and self.spec.checkpoint.best):
                 self._save()
-            self.checkpoints.settle(wait=False)
+            self.checkpoints.finish_save(wait=False)
         self._save_now()
-        self._heed_callbacks()
-        if self.state.step and not self.state.updates:
+        self._check_callbacks()
+        if self.progress.step and not self.progress.updates:
             raise RunFailed(
                 "every step was skipped: no gradient was finite", remedy="Lower optim.lr, or set precision: bf16"
             )
-        if self.me.first:
-            self._finish()
-        return Exit(state="done", code=contract.EXIT_DONE, step=self.state.step, reason=self._why_done())
+        self._finish()
+        return Exit(state=RunState.DONE, code=contract.EXIT_DONE, step=self.progress.step, reason=self._why_done())
 
     def close(self) -> None:
         self.batches.close()
@@ -150,37 +134,52 @@ class Trainer:
 
     # start
 
-    def _begin(self) -> None:
-        """From the newest good checkpoint, or from nothing."""
-        saved = self.checkpoints.load(self.engine.tensors(), self.spec.model)
-        if saved is None and self.spec.init.path:
-            origins.start(self.engine.model, self.spec, self.run)
-        samples = self.tokens.train.samples(self.spec.batch.length)
-        self._resumed: Record | None = saved.manifest.state.model_dump() if saved else None
-        kept = self._resumed or {}
-        self.state = State(**kept.get("progress", {}))
+    def _start(self) -> None:
+        """From the newest good checkpoint, from other weights, or from scratch.
+
+        The checkpoint's manifest is read first: the model gets memory once precision and micro-batch are known, and
+        then the tensors are read into it.
+        """
+        spec, saved = self.spec, self.checkpoints.find(self.spec.model)
+        self._resumed = saved.manifest.state if saved else None
+        self.progress = self._resumed.progress if self._resumed else TrainingProgress()
         self.derived = derive(
-            self.spec,
-            samples=samples,
-            horizon=kept.get("horizon"),
-            step=self.state.step,
-            drawn=self.state.drawn,
+            spec,
+            samples=self.tokens.train.samples(spec.batch.length),
+            horizon=self._resumed.horizon if self._resumed else None,
+            step=self.progress.step,
+            drawn=self.progress.drawn,
         )
+        self._choose(saved)
+        shares = self.engine.parallel.batch_shares
+        accumulation, micro = micro_batches(spec.batch.sequences, world=shares, max_size=self.choices.micro)
+        from_scratch = saved is None and spec.init.path is None
+        self.engine.materialise(self.choices, accumulation=accumulation, micro=micro, draw=from_scratch)
+        if saved:
+            self.checkpoints.read(saved, self.engine.tensors())
+        elif spec.init.path:
+            origins.load_initial_weights(self.engine.model, spec, self.run)
+        if self._resumed and self._resumed.loss_scale:
+            self.engine.loss_scale.restore(self._resumed.loss_scale.model_dump())
+
+    def _choose(self, saved: Saved | None) -> None:
+        """Precision, compile and micro-batch: those of the run so far, as far as every worker supports them."""
         self.choices, self.notes = choose(
             self.spec,
             self.device,
+            self.engine.parallel,
             steps=self.derived.steps,
             parameters=self.engine.size,
-            held=self.engine.teacher_size,
+            teacher=self.engine.teacher_size,
         )
-        if saved and kept["choices"]:
-            same_world = saved.manifest.world == self.me.world
-            named = self.spec.batch.micro or kept["named_micro"]
-            self.choices = self.choices.keep(Choices(**kept["choices"]), micro=same_world and named is None)
+        if saved and (before := saved.manifest.state.choices):
+            same_world = saved.manifest.world == self.worker.world
+            named = self.spec.batch.micro or saved.manifest.state.named_micro
+            self.choices = self.choices.keep(Choices(**before.model_dump()), micro=same_world and named is None)
         self.choices = agreed(self.choices)
-        self._note_what_will_not_happen()
+        self._note_missing_evaluation()
 
-    def _note_what_will_not_happen(self) -> None:
+    def _note_missing_evaluation(self) -> None:
         held_out = self.tokens.validation
         if self.spec.data.validation and held_out.samples(self.spec.batch.length) == 0:
             self.notes.append(
@@ -188,19 +187,17 @@ class Trainer:
             )
 
     def _announce(self) -> None:
-        if not self.me.first:
+        if not self.worker.first:
             return
         for note in self.notes:
-            self.run.add_event("note", rank=0, text=note)
+            self.run.add_event(events.Note(text=note), rank=0)
         if (short := self._short_schedule()) and not self._finished():
-            self.run.add_event("short schedule", rank=0, **asdict(short))
+            self.run.add_event(events.ScheduleEnds(**asdict(short)), rank=0)
             print(f"warning: {short}", flush=True)
-        self.run.add_event(
-            "started",
-            rank=0,
-            attempt=self.me.attempt,
-            step=self.state.step,
-            world=self.me.world,
+        started = events.Started(
+            attempt=self.worker.attempt,
+            step=self.progress.step,
+            world=self.worker.world,
             chip=self.device.chip,
             torch=torch.__version__,
             accumulation=self.engine.accumulation,
@@ -208,119 +205,126 @@ class Trainer:
             **asdict(self.derived),
             **asdict(replace(self.choices, micro=self.engine.micro)),
         )
+        self.run.add_event(started, rank=0)
         if self._resumed:
-            self.run.add_event("resumed", rank=0, step=self.state.step, attempt=self.me.attempt)
-        self.callbacks.tell("started", self.run.path, self.spec.model_dump(mode="json"), self.state.step)
+            self.run.add_event(events.Resumed(step=self.progress.step, attempt=self.worker.attempt), rank=0)
+        self.callbacks.notify("started", self.run.path, self.spec.model_dump(mode="json"), self.progress.step)
 
     def _short_schedule(self) -> ShortSchedule | None:
-        return short_schedule(self.spec.optim, self.derived, updates=self.state.updates)
+        return short_schedule(self.spec.optim, self.derived, updates=self.progress.updates)
 
     def _note_schedule_end(self) -> None:
-        """Of a run that only a time ends: nobody could know at its start."""
+        """For a run that only a time ends: its end is not known when it starts."""
         short = self._short_schedule() if self.derived.steps is None else None
-        if short and short.end == self.state.updates:
+        if short and short.end == self.progress.updates:
             self._note(str(short))
 
-    # one step
+    # a step
 
-    def _word(self, batch: Batch | None) -> Word:
+    def _status(self, batch: TrainingBatch | None) -> StepStatus:
         counts = self.engine.count(batch) if batch else None
-        return Word(
+        return StepStatus(
             targets=counts.targets if counts else (0,) * len(self.engine.objective.parts),
             tokens=counts.tokens if counts else 0,
             sequences=batch.live if batch else 0,
-            stop=self.signals.asked,
-            pause=batch is None or self._launch.has_enough(self.state.step) or self._must_pause(),
-            save=self.me.first and self.checkpoints.overdue(),
+            stop=self.signals.received,
+            pause=batch is None or self._limits.steps_are_done(self.progress.step) or self._must_pause(),
+            save=self.worker.first and self.checkpoints.overdue(),
         )
 
-    def _is_late(self) -> bool:
-        """Asked while a step's data is not there; True ends the waiting."""
-        if self.me.first and not self._told_of_waiting:
-            self._told_of_waiting = True
-            self.run.add_event("waiting", rank=0, step=self.state.step + 1)
-        return self.signals.asked or self._launch.time_is_up() or self.tokens.problem() is not None
+    def _gives_up_waiting(self) -> bool:
+        """Called while the data of a step is awaited; True ends the wait."""
+        if self.worker.first and not self._reported_waiting:
+            self._reported_waiting = True
+            self.run.add_event(events.WaitingForData(step=self.progress.step + 1), rank=0)
+        return self.signals.received or self._limits.time_is_up() or self.tokens.problem() is not None
 
-    def _step(self, batch: Batch, word: Word) -> bool:
-        """Train on one batch; True when its evaluation was the best so far."""
+    def _step(self, batch: TrainingBatch, status: StepStatus) -> bool:
+        """Train on one batch; True when its evaluation is the best so far."""
         spec, step = self.spec, batch.step
         self.ledger.record(step, batch.samples, batch.rows[: batch.live].numpy())
-        rate = learning_rate(spec.optim, self.derived, self.state.updates + 1)
-        sums, norm = self.engine.backward(batch, word.targets)
+        rate = learning_rate(spec.optim, self.derived, self.progress.updates + 1)
+        sums, norm = self.engine.backward(batch, status.targets)
         applied = self.guard.check(step, finite=math.isfinite(norm))
         if applied:
             self.engine.apply(norm=norm, rate=rate)
-        elif self.me.first:
-            self.run.add_event("skipped", rank=0, step=step, loss_scale=self.engine.loss_scale.scale)
+        elif self.worker.first:
+            self.run.add_event(events.StepSkipped(step=step, loss_scale=self.engine.loss_scale.scale), rank=0)
         self.engine.loss_scale.update(finite=applied)
-        self.state = replace(
-            self.state,
-            step=step,
-            updates=self.state.updates + applied,
-            skipped=self.state.skipped + (not applied),
-            tokens=self.state.tokens + word.tokens,
-            drawn=self.state.drawn + word.sequences,
+        self.progress = self.progress.model_copy(
+            update={
+                "step": step,
+                "updates": self.progress.updates + applied,
+                "skipped": self.progress.skipped + (not applied),
+                "tokens": self.progress.tokens + status.tokens,
+                "drawn": self.progress.drawn + status.sequences,
+            }
         )
-        if applied and self.me.first:
+        if applied and self.worker.first:
             self._note_schedule_end()
-        self.meter.step(tokens=word.tokens, sequences=word.sequences)
+        self.meter.step(tokens=status.tokens, sequences=status.sequences)
         last = self._finished()
         scheduled = spec.eval.every > 0 and step % spec.eval.every == 0
         evaluate = last or scheduled
         if not (step == 1 or step % spec.log.every == 0 or evaluate):
             return False
         record: Record = {"step": step, "time": time.time()}
-        record |= losses(self.engine.objective, totals(sums.tolist()), word.targets) | {"lr": rate}
-        record |= {"grad_norm": norm, "tokens": self.state.tokens, **self.meter.read(waited_s=self.batches.waited_s)}
+        record |= losses(self.engine.objective, all_reduce_sums(sums.tolist()), status.targets) | {"lr": rate}
+        record |= {"grad_norm": norm, "tokens": self.progress.tokens, **self.meter.read(waited_s=self.batches.waited_s)}
         best = self._evaluate(record, scheduled=scheduled) if evaluate else False
         self._log(record, batch)
         self.meter.restart(waited_s=self.batches.waited_s)
         return best
 
-    def _log(self, record: Record, batch: Batch) -> None:
-        if not self.me.first:
-            return
-        record |= {"memory_gib": self.device.peak_memory() / 2**30, "world": self.me.world}
-        record["skipped"] = self.state.skipped
-        if self.engine.loss_scale.active:
-            record["loss_scale"] = self.engine.loss_scale.scale
+    def _log(self, record: Record, batch: TrainingBatch) -> None:
+        """Statistics are computed by all workers, since each may hold a part of the model; the first writes them."""
         if self.spec.log.attention:
-            record["attention"] = self.engine.attention_extremes(batch.rows[: min(batch.live, self.engine.micro)])
+            rows = max(1, min(batch.live, self.engine.micro))  # a worker without samples computes on padding
+            record["attention"] = self.engine.attention_extremes(batch.rows[:rows])
         if self.spec.log.parameters:
             record["parameters"] = self.engine.parameter_statistics()
+        if not self.worker.first:
+            return
+        record |= {"memory_gib": self.device.peak_memory() / 2**30, "world": self.worker.world}
+        record["skipped"] = self.progress.skipped
+        if self.engine.loss_scale.active:
+            record["loss_scale"] = self.engine.loss_scale.scale
         self.run.add_metrics(record)
         if self.tensorboard:
             self.tensorboard.add(record)
-        self.callbacks.tell("step", record)
+        self.callbacks.notify("step", record)
 
     def _evaluate(self, record: Record, *, scheduled: bool) -> bool:
-        """Add the loss on the same held-out sequences each time; True when it is the best so far.
+        """Add the loss on held-out sequences, the same each time; True when it is the best so far.
 
-        The one at the end of a run is beside the schedule: it tries nobody's patience, should the run go on.
+        An evaluation off the schedule, at the end of a run, does not count against `until.patience`.
         """
         length = self.spec.batch.length
-        there = self.tokens.validation.samples(length)
-        if there == 0:
+        available = self.tokens.validation.samples(length)
+        if available == 0:
             return False
-        ids = order.spread(there, self.spec.eval.sequences)
-        mine = share(len(ids), rank=self.me.rank, world=self.me.world)
-        chosen = ids[mine.start : mine.stop]
+        ids = order.spread(available, self.spec.eval.sequences)
+        parallel = self.engine.parallel
+        own = share(len(ids), rank=parallel.batch_share(self.worker.rank), world=parallel.batch_shares)
+        chosen = ids[own.start : own.stop]
         batch = held_out(torch.from_numpy(self.tokens.validation.read(chosen, length)), chosen)
         judged = self.engine.judged
-        sums = totals([*self.engine.judge(batch), *judged.count(batch).targets])
+        sums = all_reduce_sums([*self.engine.judge(batch), *judged.count(batch).targets])
         loss = losses(judged, sums[: len(judged.parts)], sums[len(judged.parts) :])["loss"]
         if not math.isfinite(loss):
             raise RunFailed(
-                f"the validation loss is {loss} after step {self.state.step}",
+                f"the validation loss is {loss} after step {self.progress.step}",
                 remedy="Lower optim.lr or lengthen optim.warmup, and start again with --new",
             )
         record["val_loss"] = loss
-        best = self.state.best_loss is None or loss < self.state.best_loss
+        best = self.progress.best_loss is None or loss < self.progress.best_loss
         if best:
-            self.state = replace(self.state, best_loss=loss, best_step=self.state.step, evaluations_without_gain=0)
+            gained = {"best_loss": loss, "best_step": self.progress.step, "evaluations_without_gain": 0}
+            self.progress = self.progress.model_copy(update=gained)
         elif scheduled:
-            self.state = replace(self.state, evaluations_without_gain=self.state.evaluations_without_gain + 1)
-        self.callbacks.tell("evaluated", self.state.step, loss, best)
+            without_gain = self.progress.evaluations_without_gain + 1
+            self.progress = self.progress.model_copy(update={"evaluations_without_gain": without_gain})
+        self.callbacks.notify("evaluated", self.progress.step, loss, best)
         return best
 
     # saving and ending
@@ -329,96 +333,113 @@ class Trainer:
         self.run.check_present()
         self.ledger.sync()
         state = {
-            "progress": asdict(self.state),
+            "progress": self.progress.model_dump(),
             "choices": asdict(self.choices),
             "named_micro": self.spec.batch.micro,
             "horizon": self.derived.horizon,
             "loss_scale": self.engine.loss_scale.state(),
             "model": self.spec.model.model_dump(mode="json"),
         }
-        self.checkpoints.save(self.state.step, self.engine.tensors(), state, ledger=self.ledger.mark())
+        self.checkpoints.save(self.progress.step, self.engine.tensors(), state, ledger=self.ledger.mark())
 
     def _save_now(self) -> None:
-        """Save and wait; a run must not end believing in a checkpoint that is not there."""
+        """Save and wait: a run must not end without the checkpoint that it reports."""
         self._save()
-        problem = self.checkpoints.settle(wait=True)
+        problem = self.checkpoints.finish_save(wait=True)
         if problem:
             self.data_check.refuse()
             saved = self.run.saved()
-            last = f"the checkpoint of step {saved[-1].step} stands" if saved else "no checkpoint stands"
+            last = f"the checkpoint of step {saved[-1].step} is complete" if saved else "no checkpoint is complete"
             raise SavedForLater(
-                f"step {self.state.step} could not be saved ({problem}); {last}",
+                f"step {self.progress.step} could not be saved ({problem}); {last}",
                 remedy="Make room on the disk, then run the same command again",
             )
 
-    def _heed_callbacks(self) -> None:
-        """After a save: what went wrong in one of them ends the run, and nothing is lost."""
+    def _check_callbacks(self) -> None:
+        """Called after a save: an error in a callback ends the run, and nothing is lost."""
         if self.callbacks.problem:
             raise RunFailed(
                 self.callbacks.problem,
-                remedy=f"Mend it and run the same command again: it goes on from step {self.state.step}",
+                remedy=f"Fix it and run the same command again: the run resumes from step {self.progress.step}",
             )
 
-    def _tell_saved(self, step: int) -> None:
-        self.callbacks.tell("saved", step, self.run.checkpoint(step))
+    def _on_saved(self, step: int) -> None:
+        self.callbacks.notify("saved", step, self.run.checkpoint(step))
 
-    def _pause(self, word: Word) -> Exit:
+    def _pause(self, status: StepStatus) -> Exit:
         self.data_check.refuse()
         self._save_now()
-        self._heed_callbacks()
+        self._check_callbacks()
         problem = self.tokens.problem() or self.batches.problem
-        if problem and not word.stop:
+        if problem and not status.stop:
             raise problem
-        reason = "stopped as asked" if word.stop else f"{self._launch.limit(self.state.step)} is reached"
-        code = contract.EXIT_SAVED if word.stop else contract.EXIT_DONE
-        if self.me.first:
-            self.run.add_event("paused", rank=0, step=self.state.step, reason=reason)
-        return Exit(state="paused", code=code, step=self.state.step, reason=reason)
+        reason = "stopped as asked" if status.stop else f"{self._limits.reached(self.progress.step)} is reached"
+        code = contract.EXIT_SAVED if status.stop else contract.EXIT_DONE
+        if self.worker.first:
+            self.run.add_event(events.Paused(step=self.progress.step, reason=reason), rank=0)
+        return Exit(state=RunState.PAUSED, code=code, step=self.progress.step, reason=reason)
 
     def _finish(self) -> None:
-        """The run is saved: all that can still fail it are weights that give no numbers."""
+        """The run is saved: only weights that are not finite can still fail it."""
         if not self.spec.model.masked:
             self._write_sample()
-        with suppress(OSError):
-            self.run.add_event("finished", rank=0, step=self.state.step, reason=self._why_done())
+        if self.worker.first:
+            with suppress(OSError):
+                self.run.add_event(events.Finished(step=self.progress.step, reason=self._why_done()), rank=0)
 
     def _write_sample(self) -> None:
-        """What it writes by now, as a courtesy; the tokenizer may be gone, or the memory short."""
+        """A sample of generated text. Optional: the tokenizer may be missing, or the memory too small.
+
+        All workers compute it, since each may hold a part of the model; the first reads the tokenizer for all of them,
+        and writes the sample.
+        """
         try:
-            self.engine.model.eval()
-            tokenizer = Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json"))
-            pieces = generate(self.engine.model, self.spec.model, tokenizer, self.tokens.end, [""], SAMPLE)
-            text = "".join(piece.text for piece in pieces)
-            self.run.add_event("sample", rank=0, step=self.state.step, text=text)
-        except StokerError:  # its weights are no numbers
+            tokenizer = broadcast_from_first(self._read_tokenizer() if self.worker.first else None)
+            if not isinstance(tokenizer, str):
+                return
+            text = self.engine.sample(Tokenizer.from_str(tokenizer), self.tokens.end, SAMPLE)
+            if self.worker.first:
+                self.run.add_event(events.Sample(step=self.progress.step, text=text), rank=0)
+        except StokerError:  # its weights are not finite
             raise
-        except Exception as e:  # the library of tokenizers raises nothing narrower
-            self._note(f"no sample of what the model writes: {in_a_line(e)}")
+        except Exception as e:  # the tokenizers library raises nothing narrower
+            self._note_no_sample(e)
+
+    def _read_tokenizer(self) -> str | None:
+        try:
+            return Tokenizer.from_file(str(self.run.tokenizer / "tokenizer.json")).to_str()
+        except Exception as e:  # the tokenizers library raises nothing narrower
+            self._note_no_sample(e)
+            return None
+
+    def _note_no_sample(self, error: Exception) -> None:
+        if self.worker.first:
+            self._note(f"no sample of what the model writes: {first_line(error)}")
 
     def _note(self, text: str) -> None:
         with suppress(OSError):
-            self.run.add_event("note", rank=0, text=text)
+            self.run.add_event(events.Note(text=text), rank=0)
 
     def _finished(self) -> bool:
         steps, patience = self.derived.steps, self.spec.until.patience
-        if steps is not None and self.state.step >= steps:
+        if steps is not None and self.progress.step >= steps:
             return True
-        return patience is not None and self.state.evaluations_without_gain >= patience
+        return patience is not None and self.progress.evaluations_without_gain >= patience
 
     def _why_done(self) -> str:
-        if self.derived.steps is not None and self.state.step >= self.derived.steps:
+        if self.derived.steps is not None and self.progress.step >= self.derived.steps:
             return f"all {self.derived.steps} steps are done"
-        return f"no better validation loss in {self.state.evaluations_without_gain} evaluations"
+        return f"no better validation loss in {self.progress.evaluations_without_gain} evaluations"
 
     def _must_pause(self) -> bool:
         if self.data_check.problem:
             return True
-        return self.me.first and (self._launch.time_is_up() or self.callbacks.problem is not None)
+        return self.worker.first and (self._limits.time_is_up() or self.callbacks.problem is not None)
 
 
 def _open(run: RunDir) -> AnySet:
     ref = run.data()
     tokens = open_set(run.path / ref.shards)
     if tokens.key != ref.key:
-        raise UserError(f"{tokens.path} holds other data than this run began with", remedy="Restore it, or use --new")
+        raise UserError(f"{tokens.path} holds other data than this run started with", remedy="Restore it, or use --new")
     return tokens

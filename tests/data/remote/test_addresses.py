@@ -9,7 +9,7 @@ from stoker.spec.errors import UserError
 @pytest.mark.parametrize(
     "url", ["https://example.com/a", "http://127.0.0.1:8000/a", "http://[::1]/a", "http://localhost"]
 )
-def test_an_address_that_nobody_can_meddle_with_is_asked(url: str) -> None:
+def test_a_private_connection_is_allowed(url: str) -> None:
     check(url)
 
 
@@ -20,11 +20,11 @@ def test_an_address_that_nobody_can_meddle_with_is_asked(url: str) -> None:
         ("http://127.0.0.1.example.com/a", "over http://"),
         ("ftp://127.0.0.1/a", "over ftp://"),
         ("file:///etc/passwd", "over file://"),
-        ("https://[::1/a", "no URL"),
-        ("https://bob:hunter2@example.com/a?key=hunter2", "has a password in it"),
+        ("https://[::1/a", "not a URL"),
+        ("https://bob:hunter2@example.com/a?key=hunter2", "contains a password"),
     ],
 )
-def test_any_other_is_refused_and_no_password_shown(url: str, words: str) -> None:
+def test_other_urls_are_refused_and_no_password_is_shown(url: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as e:
         check(url)
     assert "hunter2" not in str(e.value)

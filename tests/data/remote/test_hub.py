@@ -75,7 +75,7 @@ def test_every_format_gives_the_tokens_of_the_same_files_here_while_every_third_
     assert not list(fetched.path.rglob("*fetched*")), "what was fetched is deleted when it is tokenised"
 
 
-def test_a_body_that_is_cut_short_is_gone_on_with_and_nothing_comes_twice(hub, tmp_path: Path) -> None:
+def test_an_interrupted_body_is_resumed_and_no_byte_comes_twice(hub, tmp_path: Path) -> None:
     server = hub(fail_every=3)
     home = server.root / "datasets/owner/name"
     for number in range(6):
@@ -104,7 +104,7 @@ def test_nothing_is_fetched_again_until_a_file_changes(hub, tmp_path: Path) -> N
     assert prepared(data("hf://datasets/owner/name"), tmp_path).key != first.key
 
 
-def test_a_file_that_was_half_fetched_when_prepare_was_killed_is_gone_on_with(hub, tmp_path: Path) -> None:
+def test_a_partial_file_of_a_killed_prepare_is_resumed(hub, tmp_path: Path) -> None:
     server = hub()
     server.write("datasets/owner/name/a.txt", prose(50_000, 1))
     whole = prepared(data("hf://datasets/owner/name"), tmp_path / "one")
@@ -173,7 +173,7 @@ def test_a_token_is_for_the_hub_alone(hub, tmp_path: Path, monkeypatch: pytest.M
         ("ftp://host/file", ["ftp://", "hf://"]),
     ],
 )
-def test_what_is_not_there_or_not_allowed_is_one_line_and_a_remedy(hub, word: str, words: list[str]) -> None:
+def test_missing_and_forbidden_datasets_are_one_line_and_a_remedy(hub, word: str, words: list[str]) -> None:
     server = hub()
     for name in ("owner/name", "gated/name", "private/name"):
         server.write(f"datasets/{name}/a.txt", "text")
@@ -200,7 +200,7 @@ def test_a_hub_that_does_not_answer_is_given_up(hub) -> None:
         [{"sha": "c0ffee"}, [{"type": "file", "path": "a.txt", "size": 1}]],
     ],
 )
-def test_a_server_that_is_no_hub_is_told_in_one_line(answering, monkeypatch, answers: list[object]) -> None:
+def test_a_server_that_is_no_hub_is_reported_in_one_line(answering, monkeypatch, answers: list[object]) -> None:
     host = answering(lambda _, path, __: (200, {}, json.dumps(answers["/tree/" in path]).encode()))
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://{host}")
     with pytest.raises(UserError, match=r"does not answer as the Hugging Face hub does.*Check HF_ENDPOINT"):
@@ -217,7 +217,7 @@ def test_a_list_without_an_end_is_given_up(answering, monkeypatch) -> None:
         find("hf://datasets/owner/name")
 
 
-def test_a_hub_that_anybody_could_listen_to_is_not_asked(answering, monkeypatch) -> None:
+def test_an_unencrypted_hub_gets_no_request(answering, monkeypatch) -> None:
     link = {"Link": '<http://example.com/more>; rel="next"'}
     host = answering(lambda _, path, __: (200, link, b"[]" if "/tree/" in path else b'{"sha": "c0ffee"}'))
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://{host}")
@@ -228,7 +228,7 @@ def test_a_hub_that_anybody_could_listen_to_is_not_asked(answering, monkeypatch)
         find("hf://datasets/owner/name")
 
 
-def test_a_file_with_other_content_than_the_hub_says_is_refused(hub, tmp_path: Path) -> None:
+def test_a_file_with_another_hash_than_the_hubs_is_refused(hub, tmp_path: Path) -> None:
     server = hub()
     file = server.write("datasets/owner/name/a.txt", prose(5000, 1))
     found = find("hf://datasets/owner/name")
@@ -240,7 +240,7 @@ def test_a_file_with_other_content_than_the_hub_says_is_refused(hub, tmp_path: P
         list(fetch(there))
 
 
-def test_a_bad_record_is_told_with_the_remote_files_name(hub, tmp_path: Path) -> None:
+def test_a_bad_record_is_reported_with_the_remote_files_name(hub, tmp_path: Path) -> None:
     server = hub()
     server.write("datasets/owner/name/a.jsonl", '{"text": "good"}\n{"text": 7}\n')
     server.write("datasets/owner/name/b.txt", b"\xff\xfe binary")
@@ -252,7 +252,7 @@ def test_a_bad_record_is_told_with_the_remote_files_name(hub, tmp_path: Path) ->
     assert tokens.index.skipped == 2
 
 
-def test_the_command_prepares_it_and_says_what_is_wrong(hub, stoker) -> None:
+def test_the_command_prepares_it_and_reports_errors(hub, stoker) -> None:
     server = hub(fail_every=3)
     server.write("datasets/owner/name/train/a.txt", prose(200_000, 1))
     done = stoker("prepare", "hf://datasets/owner/name/train/*.txt", "-o", "set", "--tokenizer", "300")

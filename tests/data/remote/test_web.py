@@ -29,7 +29,7 @@ def test_files_of_the_web_and_of_this_machine_are_one_data_set(hub, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["a.txt", "no-ranges.txt"])
-def test_half_a_file_is_gone_on_with_even_where_ranges_are_not_known(hub, tmp_path: Path, name: str) -> None:
+def test_a_partial_file_is_resumed_even_without_range_support(hub, tmp_path: Path, name: str) -> None:
     server = hub()
     server.write(f"files/{name}", TEXT)
     (file,) = find(f"{server.url}/files/{name}")
@@ -68,13 +68,13 @@ def test_files_of_one_name_and_date_are_told_apart_by_place_and_size(answering, 
     assert prepared(data(f"http://{host}/a/x.txt"), tmp_path, workers=1).key not in keys.values()
 
 
-def test_a_file_whose_change_nobody_would_notice_is_refused(answering) -> None:
+def test_a_file_whose_changes_would_go_unnoticed_is_refused(answering) -> None:
     host = answering(lambda *_: (200, {"Content-Length": "4"}, b"text"))
     with pytest.raises(UserError, match=r"neither ETag nor Last-Modified.*Fetch the file first"):
         find(f"http://{host}/a.txt")
 
 
-def test_a_file_that_two_words_mean_is_taken_once(hub, tmp_path: Path) -> None:
+def test_a_file_that_is_named_twice_is_used_once(hub, tmp_path: Path) -> None:
     server = hub()
     server.write("files/a.txt", TEXT)
     server.write("datasets/owner/name/b.txt", TEXT)
@@ -91,7 +91,7 @@ def test_a_redirect_to_where_anybody_could_listen_is_not_followed(answering, the
         find(f"http://{host}/a.txt")
 
 
-def test_more_than_was_told_is_not_taken(answering, tmp_path: Path) -> None:
+def test_more_bytes_than_announced_are_refused(answering, tmp_path: Path) -> None:
     def answer(_: str, __: str, headers: Message) -> tuple[int, dict[str, str], bytes]:
         if headers["Range"] == "bytes=0-0":
             return 206, {"ETag": '"x"', "Content-Range": "bytes 0-0/10", "Content-Length": "1"}, b"a"
@@ -135,7 +135,7 @@ def test_a_long_name_in_any_script_is_no_trouble(hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "words"),
     [
-        ("{url}/files/x.hdf5", ["HDF5 files are read from this machine alone", "Fetch them first"]),
+        ("{url}/files/x.hdf5", ["HDF5 files can only be read from this machine", "Fetch them first"]),
         ("{url}/files/none.txt", ["there is no"]),
         ("{url}/files/empty.txt", ["is empty"]),
         ("{url}/files/*.txt", ["does not list", "each file"]),
@@ -143,10 +143,19 @@ def test_a_long_name_in_any_script_is_no_trouble(hub, tmp_path: Path) -> None:
         ("https://127.0.0.1:9/a.txt", ["cannot be fetched", "network"]),
     ],
 )
-def test_what_cannot_be_fetched_is_one_line_and_a_remedy(hub, word: str, words: list[str]) -> None:
+def test_errors_are_one_line_and_a_remedy(hub, word: str, words: list[str]) -> None:
     server = hub()
     server.write("files/empty.txt", "")
     server.write("files/x.hdf5", "x")
     with pytest.raises(UserError) as e:
         find(word.format(url=server.url))
     assert all(part in str(e.value) for part in words), str(e.value)
+
+
+@pytest.mark.parametrize("header", [{"Retry-After": "7"}, {"RateLimit": '"api";r=0;t=7'}])
+def test_a_rate_limit_is_waited_for(answering, monkeypatch: pytest.MonkeyPatch, header: dict[str, str]) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("stoker.data.remote.transfer.time.sleep", waits.append)
+    responses = [(429, header, b""), (206, {"Content-Range": "bytes 0-0/9", "ETag": '"a"'}, b"x")]
+    (file,) = find(f"http://{answering(lambda *_: responses.pop(0))}/a.txt")
+    assert (file.size, waits) == (9, [7.0])

@@ -20,5 +20,5 @@ from stoker.data.sources import format_of
         ("a.parquet", "parquet"),
     ],
 )
-def test_the_suffix_says_the_format_and_anything_else_is_text(name: str, format: str) -> None:
+def test_the_suffix_gives_the_format_and_anything_else_is_text(name: str, format: str) -> None:
     assert format_of(Path(name)) == format

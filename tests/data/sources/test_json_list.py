@@ -42,7 +42,7 @@ def test_the_records_of_the_list_are_the_documents(tmp_path: Path, documents, wh
         ),
     ],
 )
-def test_what_is_not_of_that_form_is_refused(tmp_path: Path, documents, content: str, problem: str) -> None:
+def test_other_json_is_refused(tmp_path: Path, documents, content: str, problem: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(UserError) as error:
         documents(tmp_path / "a.json")

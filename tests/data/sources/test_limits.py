@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker.data.files import discover, text_problem
-from stoker.data.sources import SOURCES
-from stoker.data.sources.document import LONGEST_RECORD, BadRecords
-from stoker.data.sources.stream import FREE, line_starts
+from stoker.data.sources import source_of
+from stoker.data.sources.document import MAX_RECORD_BYTES, BadRecords
+from stoker.data.sources.stream import UNCHECKED_BYTES, line_starts
 from stoker.spec.errors import UserError
 
-LONG = "a" * (LONGEST_RECORD + 1000)
+LONG = "a" * (MAX_RECORD_BYTES + 1000)
 
 
 class Counting(io.BytesIO):
@@ -69,7 +69,7 @@ def test_a_record_that_is_too_long_is_named_or_left_out(
 def test_a_line_without_an_end_does_not_decide_where_a_span_begins(tmp_path: Path, documents) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{quoted('one')}\n{quoted(LONG)}\n{quoted('two')}\n" * 2)
-    assert documents(path, skip=True, target=LONGEST_RECORD // 3) == (["one", "two"] * 2, 2)
+    assert documents(path, skip=True, target=MAX_RECORD_BYTES // 3) == (["one", "two"] * 2, 2)
     content = path.read_bytes()
     reader = Counting(content)
     starts = set(line_starts(reader, range(1000, len(content), 1 << 20)))
@@ -100,7 +100,7 @@ def test_a_cell_that_thousands_of_rows_share_does_not_fill_the_memory(tmp_path: 
     shared = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), ["a" * (8 << 20)])
     pq.write_table(pa.table({"text": shared}), path)
     before = pa.total_allocated_bytes()
-    source = SOURCES["parquet"]
+    source = source_of("parquet")
     (span,) = source.spans(path, path.stat().st_size, 1 << 30)
     for number, _ in enumerate(source.pieces(path, span, "text", BadRecords(skip=False))):
         assert pa.total_allocated_bytes() - before < 600 << 20
@@ -130,7 +130,7 @@ def test_a_number_of_too_many_digits_is_a_bad_record(tmp_path: Path, documents, 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.txt.{kind}"
     with pa.CompressedOutputStream(str(path), {"gz": "gzip", "zst": "zstd"}[kind]) as out:
-        for _ in range(3 * FREE >> 20):
+        for _ in range(3 * UNCHECKED_BYTES >> 20):
             out.write(b"a" * (1 << 20))
     with pytest.raises(UserError, match="unpacks to more than 200 times its size"):
         text_problem(path, "text")

@@ -15,8 +15,8 @@ from stoker.data.order import Windowed
 from stoker.data.sets import open_set, set_of
 from stoker.data.shards import INDEX_FILE, TokenSet
 from stoker.data.stream.feeder import feeder_of
-from stoker.data.stream.making import Maker, feed
-from stoker.data.stream.reading import Abandoned, StreamSet
+from stoker.data.stream.reader import Abandoned, StreamSet
+from stoker.data.stream.writer import StreamWriter, feed
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
 
@@ -41,7 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.bin")}
 
 
-def test_the_first_window_is_enough_to_begin_and_the_rest_makes_a_whole_set(tmp_path: Path) -> None:
+def test_the_first_window_is_enough_to_start_and_the_rest_completes_the_set(tmp_path: Path) -> None:
     data = spec(write(tmp_path / "data"))
     tokens = set_of(data, tmp_path / "store")
     assert isinstance(tokens, StreamSet)
@@ -99,7 +99,7 @@ def test_the_shards_are_the_same_however_often_the_feeder_is_killed(tmp_path: Pa
     TokenSet.open(killed.path).verify()
 
 
-def test_it_keeps_only_so_far_ahead_and_ends_with_who_started_it(tmp_path: Path, eventually) -> None:
+def test_the_feeder_stays_a_limited_distance_ahead_and_ends_with_its_parent(tmp_path: Path, eventually) -> None:
     data = spec(write(tmp_path / "data"), ahead=1)
     tokens = set_of(data, tmp_path / "store")
     argv = [sys.executable, "-m", "stoker.data.stream", str(tokens.path)]
@@ -107,7 +107,7 @@ def test_it_keeps_only_so_far_ahead_and_ends_with_who_started_it(tmp_path: Path,
     assert process.stdin is not None
     process.stdin.write(f"{2 * WINDOW}\n")
     process.stdin.flush()
-    maker = Maker(tokens.path)
+    maker = StreamWriter(tokens.path)
     eventually(lambda: maker.has(3 * WINDOW))
     process.stdin.close()
     assert process.wait(30) == 0
@@ -133,7 +133,7 @@ def test_two_feeders_make_every_shard_once(tmp_path: Path, eventually) -> None:
     assert len(set(files)) == len(files)
 
 
-def test_what_goes_wrong_while_it_runs_is_told_to_all_who_wait(tmp_path: Path) -> None:
+def test_an_error_of_the_feeder_reaches_all_waiting_readers(tmp_path: Path) -> None:
     folder = write(tmp_path / "data")
     with open(folder / "5.jsonl", "a") as file:
         file.write('{"text": 7}\n')
@@ -149,7 +149,7 @@ def test_what_goes_wrong_while_it_runs_is_told_to_all_who_wait(tmp_path: Path) -
     assert set_of(spec(folder), tmp_path / "store").problem() is None
 
 
-def test_nobody_waits_for_what_will_not_come(tmp_path: Path) -> None:
+def test_no_reader_waits_for_tokens_that_will_not_come(tmp_path: Path) -> None:
     tokens = set_of(spec(write(tmp_path / "data")), tmp_path / "store")
     assert isinstance(tokens, StreamSet)
     tokens.train.abandon()
@@ -157,14 +157,14 @@ def test_nobody_waits_for_what_will_not_come(tmp_path: Path) -> None:
         tokens.train.order(1, 16).draw(100_000, 100_001)
 
 
-def test_of_a_stream_from_elsewhere_one_file_at_a_time_lies_here(hub, tmp_path: Path) -> None:
+def test_a_remote_stream_keeps_one_file_at_a_time(hub, tmp_path: Path) -> None:
     server = hub(fail_every=3)
     for file in sorted(write(tmp_path / "data").iterdir()):
         server.write(f"datasets/owner/name/{file.name}", file.read_bytes())
     there = set_of(spec("hf://datasets/owner/name", ahead=1), tmp_path / "store")
     asked = {one["path"].rpartition("/")[2] for one in server.requests() if one["path"].startswith("/cdn/")}
     assert asked < {f"{number}.jsonl" for number in range(6)}, "the rest is not fetched before its turn"
-    maker, most = Maker(there.path), 0
+    maker, most = StreamWriter(there.path), 0
     while not maker.has(sys.maxsize):
         for _ in maker.step():
             most = max(most, len(list((there.path / ".fetched").glob("*.jsonl"))))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from stoker.backends.kubernetes.place import ClusterPlace
 from stoker.kube import connect
-from stoker.rundir import PlaceRef, RunDir, consent
+from stoker.rundir import RunDir, consent
 from stoker.spec.run import ScriptSpec
 from tests.lab.namespaces import VOLUME, fresh
 from tests.lab.volume.run_there import LIBRARY, There, lay, of_the_run
@@ -40,7 +41,7 @@ def there(lab: Any, kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run = RunDir(tmp_path / "runs" / name)
     run.create(ScriptSpec.model_validate(values), None)
     cluster = connect(None, kubectl.namespace)
-    ref = PlaceRef(
+    ref = ClusterPlace(
         kind="kubernetes",
         context=cluster.context,
         namespace=kubectl.namespace,
@@ -49,8 +50,8 @@ def there(lab: Any, kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         volume=VOLUME,
         image=lab.base,
     )
-    run.write_place(ref)
-    consent.record_place(run, ref)
+    ref.write(run)
+    consent.record_image(run, ref.image)
     yield There(name=name, run=run, ref=ref, folder=tmp_path, cluster=cluster, kubectl=kubectl)
     for labels in (f"stoker.dev/reader={name}", f"stoker.dev/run={name}"):
         kubectl("delete", "pods", f"--selector={labels}", "--now", "--wait=false")

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.backends.kubernetes.place import ClusterPlace
+from stoker.backends.kubernetes.volume.remote import VolumeRun
+from stoker.backends.transfer.client import upload
+from stoker.backends.transfer.send import Item
 from stoker.kube import Cluster
-from stoker.launch.remote import Remote
-from stoker.launch.transfer.client import upload
-from stoker.launch.transfer.send import Item
-from stoker.rundir import PlaceRef, RunDir
+from stoker.rundir import RunDir
 from tests.lab.namespaces import VOLUME
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -34,13 +35,13 @@ class There:
 
     name: str
     run: RunDir
-    ref: PlaceRef
+    ref: ClusterPlace
     folder: Path
     cluster: Cluster
     kubectl: Any
 
-    def remote(self, *, moving: bool = False) -> Remote:
-        return Remote(self.run, self.ref, cluster=self.cluster, moving=moving)
+    def remote(self, *, moving: bool = False) -> VolumeRun:
+        return VolumeRun(self.run, self.ref, cluster=self.cluster, moving=moving)
 
     def stoker(self, *words: str, code: int = 0, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         argv = [sys.executable, "-m", "stoker", *words]

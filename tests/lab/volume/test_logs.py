@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from stoker.api.run import open_run
-from stoker.launch.transfer.client import upload
-from stoker.launch.transfer.send import Item
+from stoker.backends.transfer.client import upload
+from stoker.backends.transfer.send import Item
 from tests.lab.volume.run_there import There, logged, of_the_run
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ def test_logs_are_read_after_the_pods_are_gone_through_one_reader(there: There) 
     record = json.loads(there.stoker("logs", there.name, "--rank", "1", "--json", "--tail", "1").stdout)
     assert record["line"] == "step 29 of 1"
     said = there.stoker("logs", there.name, "--rank", "7", code=2).stderr.decode()
-    assert said == f"stoker: run '{there.name}' has no log of rank 7. It has those of 0, 1\n"
+    assert said == f"stoker: run '{there.name}' has no log of rank 7. It has logs of ranks 0, 1\n"
     assert there.kubectl.json("get", "pod", reader)["metadata"]["uid"] == uid
 
 
@@ -68,8 +68,9 @@ def test_who_stops_following_leaves_no_process_in_the_pod(there: There, lab: Any
     with subprocess.Popen(argv, cwd=there.folder, stdout=subprocess.PIPE) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"step 0 of 0\n"
-        assert "--follow" in there.kubectl("exec", pod, "--", "python3", "-c", FOLLOWERS)
-        follower.send_signal(how)
+        followers = there.kubectl("exec", pod, "--", "python3", "-c", FOLLOWERS)
+        follower.send_signal(how if followers else signal.SIGKILL)
+    assert '"follow": true' in followers
     until(lambda: not there.kubectl("exec", pod, "--", "python3", "-c", FOLLOWERS), seconds=20, every_s=0.5)
 
 
@@ -98,7 +99,7 @@ def test_what_is_not_on_the_volume_yet_is_told_by_the_pods(there: There, live: s
 
 def test_where_nobody_sees_the_volume_the_pods_tell(there: There, lab: Any) -> None:
     pod = of_the_run(there, lab, "print('[0] the last words')", until="Succeeded")
-    there.run.write_place(replace(there.ref, volume="nothing"))
+    replace(there.ref, volume="nothing").write(there.run)
     assert there.stoker("logs", there.name).stdout.decode() == "the last words\n"
     there.kubectl("delete", "pod", pod, "--now")
     assert "has no volume claim 'nothing'" in there.stoker("logs", there.name, code=2).stderr.decode()

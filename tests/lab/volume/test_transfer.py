@@ -19,12 +19,12 @@ import boto3
 import pytest
 
 from stoker.api.opening import begin
-from stoker.api.staging import staged
-from stoker.launch.remote import Remote
-from stoker.launch.transfer.client import download, upload
-from stoker.launch.transfer.meter import Progress
-from stoker.launch.transfer.send import Item, folder_item
-from stoker.observe.batch import token_set
+from stoker.backends.kubernetes.volume.remote import VolumeRun
+from stoker.backends.kubernetes.volume.staging import staged
+from stoker.backends.transfer.client import download, upload
+from stoker.backends.transfer.meter import TransferProgress
+from stoker.backends.transfer.send import Item, folder_item
+from stoker.observe.step_batch import token_set
 from stoker.rundir import RunDir, consent
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
@@ -43,7 +43,7 @@ for _ in range(600):
 """
 
 
-class Deleted(Remote):
+class Deleted(VolumeRun):
     """Loses its pod once, in the midst of an upload."""
 
     def connect(self, argv: Sequence[str]) -> Any:
@@ -61,7 +61,7 @@ class Dying:
         self._left -= len(data)
         if self._left < 0 and not self._remote.lost:
             self._remote.lost = True
-            self._remote.cluster.delete("Pod", f"{self._remote.ref.run}-mover", grace=0)
+            self._remote.cluster.delete("Pod", f"{self._remote.place.run}-mover", grace=0)
         if self._remote.lost:
             time.sleep(0.1)  # the kubelet needs a moment to kill it
         self._pipe.write(data)
@@ -69,7 +69,7 @@ class Dying:
 
 def test_an_upload_goes_on_when_its_pod_is_deleted_and_is_not_done_twice(there: There, books: Path) -> None:
     (books / "large").write_bytes(random.Random(1).randbytes(60 << 20))
-    told: list[Progress] = []
+    told: list[TransferProgress] = []
     items = [
         folder_item(books, f"data/{there.name}", there.name),
         Item(files={"spec.yaml": b"x"}, into=f"runs/{there.name}"),
@@ -80,7 +80,7 @@ def test_an_upload_goes_on_when_its_pod_is_deleted_and_is_not_done_twice(there: 
     assert done.done == done.total
     assert there.digests(f"data/{there.name}") == digests(books)
     again = upload(items, remote)
-    assert again.there == again.total
+    assert again.present == again.total
     remote.remove()
 
 
@@ -110,14 +110,14 @@ def test_a_whole_run_comes_back_with_the_token_set_that_it_was_trained_on(there:
     run = begin(load(None, [*words, f"env.PYTHONPATH={LIBRARY}"]).spec, runs=there.folder / "runs").run
     upload(staged(run), there.remote())
     place = replace(there.ref, run=run.name)
-    run.write_place(place)
-    consent.record_place(run, place)
+    place.write(run)
+    consent.record_image(run, place.image)
     for _ in range(2):  # the second time it is brought up to date
         there.stoker("cp", f"{run.name}:", "copy")
     copy = RunDir(there.folder / "copy")
     assert token_set(copy).path == copy.path / "data" / run.data().key
     said = there.stoker("cp", f"{run.name}:export", "out", code=2).stderr.decode()
-    assert f"/stoker/runs/{run.name} holds: checkpoints, data.json, " in said
+    assert f"/stoker/runs/{run.name} contains: checkpoints, data.json, " in said
 
 
 def test_runs_share_a_reader_and_it_gets_what_the_image_gets_from_a_volume(there: There) -> None:
@@ -133,9 +133,9 @@ def test_runs_share_a_reader_and_it_gets_what_the_image_gets_from_a_volume(there
     spec = there.run.any_spec()
     spec = spec.model_copy(update={"env": {"PYTHONPATH": "/lent"}, "on": spec.on.model_copy(update={"pod": pod})})
     there.run.write_spec(spec)
-    consent.record_place(there.run, there.ref)
+    consent.record_image(there.run, there.ref.image)
     first = there.remote().make()
-    assert Remote(there.run, replace(there.ref, run="another"), cluster=there.cluster).make() == first
+    assert VolumeRun(there.run, replace(there.ref, run="another"), cluster=there.cluster).make() == first
     assert "/lent/stoker" in there.kubectl(
         "exec", first, "--", "python3", "-c", "import stoker; print(stoker.__file__)"
     )
@@ -152,7 +152,7 @@ def test_cp_says_what_is_wrong_in_one_line(there: There) -> None:
     with open(there.folder / "huge", "wb") as file:
         file.truncate(shutil.disk_usage("/").total * 2)
     said = there.stoker("cp", "huge", f"{there.name}:/data/", code=2).stderr.decode()
-    assert "GiB are to be written to /stoker" in said
+    assert "GiB must be written to /stoker" in said
     assert "GiB are free there" in said
 
 
@@ -165,7 +165,7 @@ def bucket(there: There, lab: Any, forwarded: Callable[..., AbstractContextManag
     address = there.kubectl.json("get", "pod", "s3")["status"]["podIP"]
     spec = there.run.any_spec()
     there.run.write_spec(spec.model_copy(update={"env": spec.env | {"AWS_ENDPOINT_URL": f"http://{address}:5000"}}))
-    consent.record_place(there.run, there.ref)
+    consent.record_image(there.run, there.ref.image)
     keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
     with forwarded(there.kubectl, "s3", 5000) as port:
         client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
@@ -194,16 +194,16 @@ def test_an_archive_from_a_bucket_is_unpacked_inside_the_cluster(there: There, b
 
 
 def test_a_claim_or_an_image_that_is_not_there_is_named(there: There, lab: Any) -> None:
-    missing = Remote(there.run, replace(there.ref, volume="nothing"), cluster=there.cluster)
+    missing = VolumeRun(there.run, replace(there.ref, volume="nothing"), cluster=there.cluster)
     with pytest.raises(UserError, match=r"has no volume claim 'nothing'.*stoker"):
         missing.make()
     with trusting(True):
-        wrong = Remote(there.run, replace(there.ref, image=f"{lab.registry}/none:1"), cluster=there.cluster)
+        wrong = VolumeRun(there.run, replace(there.ref, image=f"{lab.registry}/none:1"), cluster=there.cluster)
     with pytest.raises(UserError, match=r"the image .*none:1 cannot be pulled"):
         wrong.make()
     with trusting(True):
-        bare = Remote(there.run, replace(there.ref, image=lab.bare), cluster=there.cluster)
-    with pytest.raises(UserError, match=r"the image .* has no python3"):
+        bare = VolumeRun(there.run, replace(there.ref, image=lab.bare), cluster=there.cluster)
+    with pytest.raises(UserError, match=r"the image .* cannot start python3"):
         bare.make()
     left = [there.kubectl.json("get", "pod", name) for name in there.pods("stoker.dev/reader=shared")]
     assert {pod["spec"]["containers"][0]["image"] for pod in left} <= {there.ref.image}

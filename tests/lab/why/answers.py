@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.kubectl import Kubectl
-from stoker.launch.jobs import KINDS
-from stoker.observe.diagnose import diagnose
-from stoker.observe.rules import Finding
+from stoker.backends.kubernetes.jobs import KINDS
+from stoker.backends.kubernetes.place import place_of
+from stoker.diagnose.finding import Finding
+from stoker.observe.why import why
 from stoker.rundir import RunDir
 from tests.lab.why.bed import PATIENCE, PAUSE, Bed, Planted
 from tests.lab.why.faults import PULLS, RELAUNCHED
@@ -74,7 +75,7 @@ def asked(one: Planted, symptom: str) -> Told:
     """Again until it is the cause, or ten seconds are over."""
     began = time.monotonic()
     while True:
-        found = diagnose(one.run).causes
+        found = why(one.run).causes
         took = time.monotonic() - began
         if (found and found[0].id == one.fault.id) or took > QUICK:
             return Told(found=found[0] if found else None, seconds=took, symptom=symptom)
@@ -88,7 +89,7 @@ def snapshot(kubectl: Kubectl) -> list[dict[str, Any]]:
 
 def belonging(objects: list[dict[str, Any]], run: RunDir) -> list[dict[str, Any]]:
     """The run's pods, job and events, its namespace, and the nodes that its pods are on."""
-    place = run.place_ref()
+    place = place_of(run)
     assert place is not None
 
     def ours(one: dict[str, Any]) -> bool:
@@ -136,14 +137,14 @@ def unmended(bed: Bed, ones: list[Planted]) -> list[str]:
         pods = bed.lab.kubectl.json("get", "pods", "--all-namespaces", "-l", "stoker.dev/run")["items"]
         left = [one for one in left if not is_mended(one, pods)]
         time.sleep(PAUSE)
-    return [f"{one.run.name} is still not well: {[cause.cause for cause in diagnose(one.run).causes]}" for one in left]
+    return [f"{one.run.name} is still not well: {[cause.cause for cause in why(one.run).causes]}" for one in left]
 
 
 def is_mended(one: Planted, pods: list[dict[str, Any]]) -> bool:
     good = one.fault.good
     if good == "done":
-        return diagnose(one.run).state == "done"
+        return why(one.run).state == "done"
     if good == "cleared":
-        return [cause.id for cause in diagnose(one.run).causes[:1]] != [one.fault.id]
+        return [cause.id for cause in why(one.run).causes[:1]] != [one.fault.id]
     phases = [pod["status"]["phase"] for pod in pods if pod["metadata"]["labels"]["stoker.dev/run"] == one.run.name]
     return not phases if good == "gone" else set(phases) == {good}

@@ -5,17 +5,21 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lab.places import REGISTRY
-from stoker.api.cluster import with_image
-from stoker.launch.kubernetes import NO_CLUSTER, place_of, plan
-from stoker.launch.pod import merged
+from stoker.backends.kubernetes.place import place_of
+from stoker.backends.kubernetes.plan import NO_CLUSTER, plan, planned_place, with_image
+from stoker.backends.kubernetes.pod import merged
+from stoker.image.build import ensure_image
 from stoker.rundir import RunDir, consent
 from stoker.spec.load import load
+from stoker.spec.on import kubernetes_on
+from stoker.spec.run import AnySpec
 from tests.lab.why.faults import NAP, RELAUNCHED, Fault, container
 from tests.lab.why.troubles import HELD, RESOURCES, abort, claim, taken, tell, troubles
 
@@ -29,6 +33,11 @@ def wait(what: Callable[[], Any], about: str = "it") -> Any:
         assert time.monotonic() < end, f"{about} was waited for in vain"
         time.sleep(PAUSE)
     return found
+
+
+def built_image(spec: AnySpec) -> str:
+    on = kubernetes_on(spec)
+    return str(ensure_image(spec, base=str(on.image), repository=str(on.registry)))
 
 
 @dataclass(frozen=True)
@@ -72,17 +81,19 @@ class Bed:
         words += map(self.filled, fault.words)
         text = self.filled(json.dumps(pod))
         if "MADE" in text:  # the run's own image, from the registry that is locked
-            text = text.replace("MADE", str(with_image(load(None, words).spec).on.image).replace(REGISTRY, self.locked))
+            text = text.replace("MADE", built_image(load(None, words).spec).replace(REGISTRY, self.locked))
         spec = load(None, [*words, f"on.pod={text}"]).spec
         run = RunDir(self.folder / "runs" / name)
         run.create(spec, None)
-        planned = plan(with_image(spec), replace(NO_CLUSTER, namespace=home.name), run.path)
+        planned = plan(spec, replace(NO_CLUSTER, namespace=home.name), run.path)
+        if kubernetes_on(spec).registry:
+            planned = with_image(planned, built_image(spec), base=str(kubernetes_on(spec).image))
         for one in planned.objects:
-            assert wait(lambda one=one: taken(home.kubectl, one), f"{one['kind']} {name}")
+            assert wait(partial(taken, home.kubectl, one), f"{one['kind']} {name}")
         context = yaml.safe_load(self.lab.kubeconfig.read_text())["current-context"]
-        place = place_of(planned, context=context)
-        run.write_place(place)
-        consent.record_place(run, place)
+        place = planned_place(planned, context=context)
+        place.write(run)
+        consent.record_image(run, place.image)
         return run
 
     def filled(self, text: str) -> str:
@@ -94,22 +105,23 @@ class Bed:
         return text
 
     def pods(self, run: RunDir) -> list[dict[str, Any]]:
-        place = run.place_ref()
+        place = place_of(run)
         assert place is not None
-        return replace(self.lab.kubectl, namespace=place.namespace).json(
-            "get", "pods", "-l", f"stoker.dev/run={run.name}"
-        )["items"]
+        kubectl = replace(self.lab.kubectl, namespace=place.namespace)
+        found: list[dict[str, Any]] = kubectl.json("get", "pods", "-l", f"stoker.dev/run={run.name}")["items"]
+        return found
 
     def awaited(self, run: RunDir, phase: str) -> list[dict[str, Any]]:
         def pods() -> list[dict[str, Any]]:
             found = self.pods(run)
             return found if all(one["status"]["phase"] == phase for one in found) else []
 
-        return wait(pods, f"{run.name}, {phase},")
+        found: list[dict[str, Any]] = wait(pods, f"{run.name}, {phase},")
+        return found
 
     def befall(self, fault: Fault, run: RunDir, job: str) -> None:
         """What happens to a run that was well."""
-        kubectl, place = self.namespace.kubectl, run.place_ref()
+        kubectl, place = self.namespace.kubectl, place_of(run)
         owner = f"{RESOURCES.get(job, job)}/{run.name}"
         if fault.home == "ending":
             self.lab.kubectl("delete", "namespace", str(place and place.namespace), "--wait=false")

@@ -19,7 +19,9 @@ from tests.lab.why.troubles import FREE, HELD, claim, dumb_node, queue, release
 
 
 @pytest.fixture
-def stoker(lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[..., str]:
+def stoker(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{lab.kubectl.program.parent}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
@@ -39,7 +41,7 @@ def stoker(lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Call
 
 
 @pytest.fixture
-def bed(lab, namespace, tmp_path: Path, stoker) -> Iterator[Bed]:  # noqa: ARG001
+def bed(lab: Any, namespace: Any, tmp_path: Path, stoker: Callable[..., str]) -> Iterator[Bed]:  # noqa: ARG001
     """With claims that cannot be bound, an image of another platform, a registry that is locked, and fake nodes."""
     namespace.kubectl.apply(claim("classless", storageClassName="nonesuch"), claim("bare", storageClassName=""))
     put_strange_image()

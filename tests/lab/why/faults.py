@@ -7,7 +7,7 @@ from typing import Any
 
 from lab import fake
 from lab.places import REGISTRY
-from stoker.launch.pod import merged
+from stoker.backends.kubernetes.pod import merged
 
 RELAUNCHED = "stoker launch"
 WORKERS = fake.MARK
@@ -110,14 +110,14 @@ FAULTS = [
     ),
     Fault(
         id="cordoned",
-        says=("closed to new pods",),
+        says=("cordoned",),
         shows=WAITS,
         words=("on.selectors={kubernetes.io/hostname: NODES-00001}", f"on.tolerations=['{WORKERS}']"),
         types=("uncordon",),
     ),
     Fault(
         id="claim-missing",
-        says=("claim nothing is not there",),
+        says=("claim nothing is missing",),
         shows=WAITS,
         words=("on.volume=nothing",),
         types=(RELAUNCHED,),
@@ -161,7 +161,7 @@ FAULTS = [
     ),
     Fault(
         id="image-platform",
-        says=("processors",),
+        says=("architecture",),
         shows=PULLS,
         words=(f"on.image={REGISTRY}/lab/strange:1", "on.registry=null"),
         pod=container(**NAP),
@@ -171,7 +171,7 @@ FAULTS = [
     ),
     Fault(
         id="image-not-allowed",
-        says=("does not let",),
+        says=("denies",),
         shows=PULLS,
         pod=container(image="MADE", **NAP),
         types=("docker-registry", RELAUNCHED),
@@ -213,7 +213,7 @@ FAULTS = [
     ),
     Fault(
         id="mount-missing",
-        says=("configmap settings",),
+        says=("ConfigMap settings",),
         shows=("FailedMount",),
         pod=merged(
             container(volumeMounts=[{"name": "more", "mountPath": "/more"}]),
@@ -264,7 +264,7 @@ FAULTS = [
     ),
     Fault(
         id="pod-deadline",
-        says=("took longer",),
+        says=("exceeded its time limit",),
         shows=('"reason": "DeadlineExceeded"', ENDED),
         never=TIDY,
         pod={"spec": {"activeDeadlineSeconds": 1}},
@@ -273,7 +273,7 @@ FAULTS = [
     ),
     Fault(
         id="pod-deleted",
-        says=("somebody deleted",),
+        says=("was deleted",),
         shows=("deletionTimestamp",),
         words=("on.grace=1h",),
         after="delete",

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stoker.launch.jobs import KINDS
+from stoker.backends.kubernetes.jobs import KINDS
 from tests.lab.why.answers import AT_ONCE, QUICK, asked, causes, type_remedy, unmended
 from tests.lab.why.bed import PATIENCE, Bed, Planted, wait
 from tests.lab.why.faults import FAULTS, LEAST_TYPED, PAIRS, RELAUNCHED, Fault

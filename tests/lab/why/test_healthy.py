@@ -10,7 +10,7 @@ import pytest
 
 from lab import host
 from lab.places import NODES, REGISTRY
-from stoker.launch.jobs import KINDS
+from stoker.backends.kubernetes.jobs import KINDS
 from stoker.rundir import RunDir
 from tests.lab.why.bed import wait
 

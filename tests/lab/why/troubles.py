@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.kubectl import Kubectl
-from stoker.launch.jobs import KINDS
+from stoker.backends.kubernetes.jobs import KINDS
 from tests.lab.why.faults import WORKERS
 
 HELD = "example.com/held"

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from stoker.models import model_spec
 from stoker.observe.audit import audit
 from stoker.rundir import RunDir
 from stoker.spec.errors import UserError
@@ -16,7 +17,6 @@ from stoker.spec.load import load
 from stoker.spec.model import Model
 from stoker.spec.run import Objective as Settings
 from stoker.train.batches import held_out
-from stoker.train.models import model_spec
 from stoker.train.objectives import losses
 from stoker.train.objectives.causal import Causal
 from stoker.train.objectives.distill import Distill
@@ -37,7 +37,7 @@ def models() -> tuple[torch.nn.Module, torch.nn.Module]:
 
 
 def by_hand(student_NV, teacher_NV, goals_N, settings: Settings) -> dict[str, torch.Tensor]:
-    """As the formula is written, one place at a time."""
+    """The formula as it is written, one position at a time."""
     parts = {"loss_ce": 0.0, "loss_clm": 0.0, "loss_mse": 0.0}
     for s_V, t_V, goal in zip(student_NV, teacher_NV, goals_N, strict=True):
         p, q = (t_V / settings.temperature).softmax(0), (s_V / settings.temperature).softmax(0)
@@ -84,10 +84,10 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(models) -> N
     assert apart == 0
 
 
-def test_a_taught_run_logs_every_part_and_its_held_out_loss_is_the_plain_one(worker: Worker) -> None:
+def test_a_distillation_logs_every_part_and_its_held_out_loss_is_the_plain_one(worker: Worker) -> None:
     big = worker("name=big", "until.steps=4", "model.width=48")
-    words = [f"objective.teacher={big.path}", "objective.alpha_mse=0.01", "eval.every=2"]
-    run = worker("name=small", "until.steps=4", *words)
+    overrides = [f"objective.teacher={big.path}", "objective.alpha_mse=0.01", "eval.every=2"]
+    run = worker("name=small", "until.steps=4", *overrides)
     for record in run.metrics():
         parts = 5 * record["loss_ce"] + record["loss_clm"] + 0.01 * record["loss_mse"]
         assert record["loss"] == pytest.approx(parts, rel=1e-6)
@@ -96,26 +96,26 @@ def test_a_taught_run_logs_every_part_and_its_held_out_loss_is_the_plain_one(wor
     assert audit(run).ok
 
 
-def test_a_taught_run_that_is_interrupted_goes_on_bit_for_bit(worker: Worker) -> None:
+def test_an_interrupted_distillation_resumes_bit_for_bit(worker: Worker) -> None:
     big = worker("name=big", "until.steps=3")
-    words = [f"objective.teacher={big.path}", "model.dropout=0.1", "until.steps=6"]
-    whole = worker("name=whole", *words)
-    broken = worker("name=broken", *words, "until.steps=3", "optim.horizon=6")
-    worker("name=broken", *words, "optim.horizon=6")
+    overrides = [f"objective.teacher={big.path}", "model.dropout=0.1", "until.steps=6"]
+    whole = worker("name=whole", *overrides)
+    broken = worker("name=broken", *overrides, "until.steps=3", "optim.horizon=6")
+    worker("name=broken", *overrides, "optim.horizon=6")
     wanted = [record["loss"] for record in whole.metrics()]
     assert [record["loss"] for record in broken.metrics()] == wanted
 
 
 @pytest.mark.soak
-def test_a_compiled_taught_run_gives_the_losses_of_an_uncompiled_one(worker: Worker) -> None:
+def test_a_compiled_distillation_gives_the_losses_of_an_uncompiled_one(worker: Worker) -> None:
     big = worker("name=big", "until.steps=2")
-    words = [f"objective.teacher={big.path}", "until.steps=4"]
-    plain_run, compiled = worker("name=a", *words, "compile=false"), worker("name=b", *words, "compile=true")
+    overrides = [f"objective.teacher={big.path}", "until.steps=4"]
+    plain_run, compiled = worker("name=a", *overrides, "compile=false"), worker("name=b", *overrides, "compile=true")
     for one, other in zip(plain_run.metrics(), compiled.metrics(), strict=True):
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-def test_kl_in_bf16_is_taken_in_fp32(models) -> None:
+def test_kl_is_computed_in_fp32_in_a_bf16_run(models) -> None:
     student, teacher = models
     rows = torch.randint(SHAPE.vocab, (2, 17))
     objective = Distill(Causal(), teacher, Settings(teacher="x"))
@@ -139,11 +139,11 @@ def test_the_reference_for_kl_is_torchs_own(models) -> None:
 
 
 def test_the_presets_for_students_have_the_published_sizes() -> None:
-    words = ["objective.teacher=.", "data=."]
-    half, small = (load(None, [f"base={name}", *words]).training for name in ("distilgpt2", "distilgpt2-small"))
+    overrides = ["objective.teacher=.", "data=."]
+    half, small = (load(None, [f"base={name}", *overrides]).training for name in ("distilgpt2", "distilgpt2-small"))
     assert (half.model.layers, half.model.heads, half.model.width) == (6, 12, 768)
     assert (small.model.layers, small.model.heads, small.model.width) == (4, 6, 384)
-    assert half.init.taken(12, 6) == [0, 2, 4, 7, 9, 11]
+    assert half.init.blocks(12, 6) == [0, 2, 4, 7, 9, 11]
     assert Path(str(half.objective.teacher)).is_absolute()
 
 
@@ -156,9 +156,9 @@ def test_the_presets_for_students_have_the_published_sizes() -> None:
     ids=["llama", "bert"],
 )
 def test_other_families_teach_and_learn_too(worker: Worker, pairs: Path, family: list[str], parts: tuple[str]) -> None:
-    words = [*family, "until.steps=3", *([f"data={pairs}"] if "bert" in family[0] else [])]
-    big = worker("name=big", *words, "model.layers=4")
-    run = worker("name=small", *words, f"objective.teacher={big.path}", f"init={big.path}")
+    overrides = [*family, "until.steps=3", *([f"data={pairs}"] if "bert" in family[0] else [])]
+    big = worker("name=big", *overrides, "model.layers=4")
+    run = worker("name=small", *overrides, f"objective.teacher={big.path}", f"init={big.path}")
     assert run.spec().model.layers == 2
     first = run.metrics()[0]
     assert set(parts) <= set(first)
@@ -177,7 +177,7 @@ def test_a_teacher_of_another_kind_is_refused(worker: Worker, pairs: Path) -> No
 
 
 @pytest.mark.soak
-def test_a_taught_student_is_better_than_one_alone_by_more_than_the_seed_changes(tmp_path: Path) -> None:
+def test_a_student_with_a_teacher_is_better_than_one_alone_by_more_than_the_seed_changes(tmp_path: Path) -> None:
     bench = runpy.run_path(str(Path(__file__).parents[3] / "bench" / "distill.py"))
     bench["held_out_loss"](tmp_path, "teacher", [*bench["TEACHER"], "until.steps=600"])
     how = ["objective.temperature=1", "objective.alpha_ce=1"]

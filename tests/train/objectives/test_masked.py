@@ -1,4 +1,4 @@
-"""The masked objective: padding costs nothing, and how a step is cut changes nothing but the rounding."""
+"""The masked objective: padding costs nothing, and how a step is split changes only the rounding."""
 
 from pathlib import Path
 
@@ -7,12 +7,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertForPreTraining
 
-from stoker.data.masking import Masking
-from stoker.data.pairs import PairSet, fields
+from stoker.data.bert.masking import Masking
+from stoker.data.bert.pairs import PairSet, fields
+from stoker.models.bert import SPEC
+from stoker.models.build import new_model
 from stoker.spec.model import Model
 from stoker.spec.run import Objective
-from stoker.train.batches import Batch
-from stoker.train.models.bert import SPEC
+from stoker.train.batches import TrainingBatch
 from stoker.train.objectives import plain
 from stoker.train.objectives.masked import Masked
 
@@ -23,13 +24,12 @@ LENGTH = 128
 
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
-    torch.manual_seed(3)
     shape = Model(family="bert", layers=2, heads=2, width=32, context=LENGTH, vocab=60, init_std=0.2)
-    return SPEC.build(shape).eval()
+    return new_model(shape, seed=3).eval()
 
 
-def batch(live: int, rows: int, *, full: bool = False) -> Batch:
-    """Rows of all lengths that bring their masks; those from `live` on are empty."""
+def batch(live: int, rows: int, *, full: bool = False) -> TrainingBatch:
+    """Rows of all lengths that come with masks; those from `live` on are empty."""
     chance = np.random.default_rng(4)
     real = np.full(live, LENGTH) if full else chance.integers(5, LENGTH + 1, live)
     found = np.zeros((rows, LENGTH + 3 + 40), np.int64)
@@ -39,14 +39,14 @@ def batch(live: int, rows: int, *, full: bool = False) -> Batch:
         number = max(1, round(0.15 * long))
         row[LENGTH + 3 : LENGTH + 3 + number] = 1 + chance.permutation(long - 1)[:number]
         row[LENGTH + 23 : LENGTH + 23 + number] = chance.integers(5, 60, number)
-    return Batch(step=1, samples=np.arange(live), epochs=np.zeros(live, np.int64), rows=torch.from_numpy(found))
+    return TrainingBatch(step=1, samples=np.arange(live), epochs=np.zeros(live, np.int64), rows=torch.from_numpy(found))
 
 
 def objective() -> Masked:
     return Masked(LENGTH, Masking(), None)
 
 
-def sums(model: torch.nn.Module, found: Batch, *, number: int, size: int) -> list[float]:
+def sums(model: torch.nn.Module, found: TrainingBatch, *, number: int, size: int) -> list[float]:
     cut = objective().cut(found, number=number, size=size)
     with torch.no_grad():
         return torch.stack([objective().loss(model, *inputs) for inputs in cut]).double().sum(0).tolist()
@@ -82,7 +82,9 @@ def test_the_sums_are_the_references(model: torch.nn.Module) -> None:
 
 
 @pytest.mark.parametrize(("number", "size", "rows"), [(1, 12, 12), (3, 4, 12), (12, 1, 12), (5, 4, 20), (4, 3, 12)])
-def test_how_a_step_is_cut_changes_only_the_rounding(model: torch.nn.Module, number: int, size: int, rows: int) -> None:
+def test_how_a_step_is_split_changes_only_the_rounding(
+    model: torch.nn.Module, number: int, size: int, rows: int
+) -> None:
     whole = sums(model, batch(12, 12), number=1, size=12)
     assert sums(model, batch(12, rows), number=number, size=size) == pytest.approx(whole, rel=1e-5)
     assert sums(model, batch(12, rows), number=number, size=size) == sums(
@@ -90,7 +92,7 @@ def test_how_a_step_is_cut_changes_only_the_rounding(model: torch.nn.Module, num
     )
 
 
-def test_what_is_computed_follows_the_real_length() -> None:
+def test_computation_is_proportional_to_the_real_length() -> None:
     found = batch(64, 64)
     real = objective().count(found).tokens
     cut = list(objective().cut(found, number=8, size=8))
@@ -100,7 +102,7 @@ def test_what_is_computed_follows_the_real_length() -> None:
     assert masked <= logits < 1.35 * masked
 
 
-def test_a_worker_without_work_runs_one_short_shape() -> None:
+def test_a_worker_without_samples_computes_one_short_shape() -> None:
     empty = batch(0, 8)
     (inputs,) = objective().cut(empty, number=1, size=8)
     assert inputs[0].shape == (8, 32)
@@ -115,7 +117,7 @@ def test_there_are_few_shapes_however_long_a_sequence(length: int) -> None:
         rows = np.zeros((16, length + 3 + 2), np.int64)
         rows[:, length] = chance.integers(5, length + 1, 16)
         rows[:, length + 3] = 1
-        found = Batch(step=1, samples=np.arange(16), epochs=np.zeros(16, np.int64), rows=torch.from_numpy(rows))
+        found = TrainingBatch(step=1, samples=np.arange(16), epochs=np.zeros(16, np.int64), rows=torch.from_numpy(rows))
         shapes |= {(tuple(i[0].shape), len(i[4])) for i in masked.cut(found, number=4, size=4)}
     assert 2 < len(shapes) <= 8
 
@@ -133,7 +135,7 @@ def test_compiling_ends_with_the_last_shape(model: torch.nn.Module) -> None:
     for seed in range(12):
         found = batch(16, 16)
         rows = found.rows[torch.randperm(16, generator=torch.Generator().manual_seed(seed))[: 16 - seed]]
-        part = Batch(step=1, samples=np.arange(len(rows)), epochs=np.zeros(len(rows), np.int64), rows=rows)
+        part = TrainingBatch(step=1, samples=np.arange(len(rows)), epochs=np.zeros(len(rows), np.int64), rows=rows)
         for inputs in masked.cut(part, number=len(rows) // 4, size=4):
             seen.add((tuple(inputs[0].shape), len(inputs[4])))
             run(*inputs)
@@ -141,14 +143,14 @@ def test_compiling_ends_with_the_last_shape(model: torch.nn.Module) -> None:
     torch._dynamo.reset()
 
 
-def test_masks_are_drawn_by_epoch_and_sample_alone(pairs: Path) -> None:
+def test_masks_depend_only_on_epoch_and_sample(pairs: Path) -> None:
     found = PairSet.open(pairs)
     masked = plain("masked", found, Objective(), seed=9, device=torch.device("cpu"))
     ids = np.array([40, 3, 17, 8])
 
     def given(order: np.ndarray, epoch: int) -> dict[int, list[int]]:
         rows = torch.from_numpy(found.train.read(ids[order], 32))
-        part = Batch(step=1, samples=ids[order], epochs=np.full(4, epoch), rows=rows)
+        part = TrainingBatch(step=1, samples=ids[order], epochs=np.full(4, epoch), rows=rows)
         (inputs,) = masked.cut(part, number=1, size=4)
         by_length = np.argsort(rows[:, 32].numpy(), kind="stable")
         return {int(ids[order][row]): tokens.tolist() for row, tokens in zip(by_length, inputs[0], strict=True)}

@@ -1,7 +1,8 @@
-"""Datasets of the Hugging Face hub: the files of a repository, as they are at one commit.
+"""Datasets of the Hugging Face hub: the files of a repository at one commit.
 
-By the hub's own HTTP paths and our one way to fetch: its client library neither goes on with half a file nor heeds a
-Retry-After while it lists. The library still says where the hub is (HF_ENDPOINT) and who we are (HF_TOKEN, or a login).
+huggingface_hub gives the endpoint (HF_ENDPOINT) and the token (HF_TOKEN, or a login). Listing and downloading are done
+here, because huggingface_hub 2.4 starts a killed download from zero (its partial file has a random name), and sends the
+token to whatever host the next page of a listing is on, encrypted or not.
 """
 
 import json
@@ -16,21 +17,21 @@ from urllib.parse import quote, unquote, urljoin
 from huggingface_hub import constants, get_token
 
 from stoker.data.remote.addresses import check, same_server
-from stoker.data.remote.keys import fixed_part, meant
-from stoker.data.remote.transfer import FEW, MANY, Broken, RemoteError, patiently
-from stoker.data.remote.web import Refused, ask, body
+from stoker.data.remote.patterns import fixed_prefix, matching
+from stoker.data.remote.transfer import FEW_TRIES, MANY_TRIES, Interrupted, RemoteError, with_retries
+from stoker.data.remote.web import HttpRefused, ask, body
 from stoker.data.sources import SOURCES, SUFFIXES
 from stoker.data.sources.stream import COMPRESSIONS
 from stoker.spec.errors import UserError
 
 FORM = r"hf://(?:datasets/)?(?P<name>(?!datasets/)[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
 DATA = (".txt", *(suffix for suffix, format in SUFFIXES.items() if format in SOURCES))  # where no file is named
-ABOUT = ("dataset_infos.json", "dataset_dict.json", "state.json", "dataset_info.json")
-MOST_PAGES = 1000  # of a thousand files each
+METADATA = ("dataset_infos.json", "dataset_dict.json", "state.json", "dataset_info.json")
+MAX_PAGES = 1000  # of a thousand files each
 
 
-class Entry(NamedTuple):
-    """A file or a folder of a repository."""
+class HubEntry(NamedTuple):
+    """A file or folder of a repository."""
 
     path: str
     is_file: bool
@@ -49,17 +50,17 @@ class Repository:
         return f"{_endpoint()}/api/datasets/{self.name}"
 
 
-def find(word: str) -> list[tuple[str, str, int, str]]:
-    repository = _repository(word)
-    commit = _commit(repository, word)
-    base = fixed_part(repository.path)
-    entries = _entries(repository, commit, base, word)
-    names = [name for name in meant(repository.path, entries) if entries[name].size]
+def find(location: str) -> list[tuple[str, str, int, str]]:
+    repository = _repository(location)
+    commit = _commit(repository, location)
+    base = fixed_prefix(repository.path)
+    entries = _entries(repository, commit, base, location)
+    names = [name for name in matching(repository.path, entries) if entries[name].size]
     if not has_magic(repository.path) and not any(entry.path == base for entry in entries.values()):
         names = [name for name in names if _is_data(name)]
     if not names:
         raise RemoteError(
-            f"{word} has no data files",
+            f"{location} has no data files",
             remedy=f"See {constants.ENDPOINT}/datasets/{repository.name}/tree/main, and name a path or a glob of it; "
             f"many have a Parquet copy: hf://datasets/{repository.name}@refs/convert/parquet",
         )
@@ -69,97 +70,99 @@ def find(word: str) -> list[tuple[str, str, int, str]]:
 
 def read(url: str, start: int, tag: str) -> Iterator[bytes]:
     del tag  # a commit does not change
-    there = _repository(url)
-    address = f"{_endpoint()}/datasets/{there.name}/resolve/{there.revision}/{quote(there.path)}"
+    file = _repository(url)
+    address = f"{_endpoint()}/datasets/{file.name}/resolve/{file.revision}/{quote(file.path)}"
     try:
         yield from body(address, start, headers=_headers())
-    except Refused as e:
-        raise _no(there, url, e) from e
+    except HttpRefused as e:
+        raise _refusal(file, url, e) from e
 
 
-def _repository(word: str) -> Repository:
-    found = re.fullmatch(FORM, word)
-    if not found:
+def _repository(location: str) -> Repository:
+    match = re.fullmatch(FORM, location)
+    if not match:
         raise UserError(
-            f"{word} is not hf://datasets/OWNER/NAME",
-            remedy="Write hf://datasets/OWNER/NAME, and a path or a glob in it where not all of it is meant",
+            f"{location} is not hf://datasets/OWNER/NAME",
+            remedy="Write hf://datasets/OWNER/NAME, with a path or a glob after it to use only a part",
         )
     return Repository(
-        name=found["name"], revision=unquote(found["revision"] or "main"), path=(found["path"] or "").strip("/")
+        name=match["name"], revision=unquote(match["revision"] or "main"), path=(match["path"] or "").strip("/")
     )
 
 
-def _commit(repository: Repository, word: str) -> str:
-    answer, _ = _json(f"{repository.api}/revision/{quote(repository.revision, safe='')}", repository, word)
+def _commit(repository: Repository, location: str) -> str:
+    answer, _ = _json(f"{repository.api}/revision/{quote(repository.revision, safe='')}", repository, location)
     commit = answer.get("sha") if isinstance(answer, dict) else None
     if not isinstance(commit, str) or not re.fullmatch(r"\w+", commit):
-        raise _no_hub(word)
+        raise _not_a_hub(location)
     return commit
 
 
-def _entries(repository: Repository, commit: str, base: str, word: str) -> dict[str, Entry]:
-    """Of the files below a folder, by their paths in it; or the one file that the path names."""
+def _entries(repository: Repository, commit: str, base: str, location: str) -> dict[str, HubEntry]:
+    """The files below a folder, by their paths in it; or the file that the path names."""
     if base and not has_magic(repository.path):
         folder, _, name = base.rpartition("/")
-        there = [entry for entry in _tree(repository, commit, folder, word, recursive=False) if entry.path == base]
-        if there and there[0].is_file:
-            return {name: there[0]}
-        if not there:
+        matches = [
+            entry for entry in _tree(repository, commit, folder, location, recursive=False) if entry.path == base
+        ]
+        if matches and matches[0].is_file:
+            return {name: matches[0]}
+        if not matches:
             raise RemoteError(
-                f"the dataset {repository.name} has no {base} ({word})",
-                remedy=f"See what it has: {constants.ENDPOINT}/datasets/{repository.name}/tree/{repository.revision}",
+                f"the dataset {repository.name} has no {base} ({location})",
+                remedy=f"See its files: {constants.ENDPOINT}/datasets/{repository.name}/tree/{repository.revision}",
             )
-    files = [entry for entry in _tree(repository, commit, base, word, recursive=True) if entry.is_file]
+    files = [entry for entry in _tree(repository, commit, base, location, recursive=True) if entry.is_file]
     return {entry.path.removeprefix(f"{base}/") if base else entry.path: entry for entry in files}
 
 
-def _tree(repository: Repository, commit: str, folder: str, word: str, *, recursive: bool) -> Iterator[Entry]:
-    inside = f"/{quote(folder, safe='')}" if folder else ""
-    url = f"{repository.api}/tree/{commit}{inside}?recursive={str(recursive).lower()}"
+def _tree(repository: Repository, commit: str, folder: str, location: str, *, recursive: bool) -> Iterator[HubEntry]:
+    within = f"/{quote(folder, safe='')}" if folder else ""
+    url = f"{repository.api}/tree/{commit}{within}?recursive={str(recursive).lower()}"
     for number in count(1):
-        page, url = _json(url, repository, word)
-        yield from _listed(page, word)
+        page, url = _json(url, repository, location)
+        yield from _listed(page, location)
         if not url:
             return
-        if number == MOST_PAGES:
-            raise RemoteError(f"{word}: the list of its files has no end", remedy="Name a folder or a file of it")
+        if number == MAX_PAGES:
+            raise RemoteError(f"{location}: the list of its files has no end", remedy="Name a folder or a file of it")
 
 
-def _listed(page: Any, word: str) -> list[Entry]:
+def _listed(page: Any, location: str) -> list[HubEntry]:
     try:
         return [_entry(record) for record in page]
     except (KeyError, TypeError, AttributeError, ValueError) as e:
-        raise _no_hub(word) from e
+        raise _not_a_hub(location) from e
 
 
-def _entry(record: dict[str, Any]) -> Entry:
-    """The tag is the content's own hash: SHA-256 of a large file, Git's name for a small one."""
+def _entry(record: dict[str, Any]) -> HubEntry:
+    """The tag is a hash of the content: SHA-256 for a large file, Git's blob id for a small file."""
     path, size, lfs = str(record["path"]), int(record.get("size") or 0), record.get("lfs")
-    return Entry(path, record["type"] == "file", size, f"sha256:{lfs['oid']}" if lfs else f"git:{record['oid']}")
+    return HubEntry(path, record["type"] == "file", size, f"sha256:{lfs['oid']}" if lfs else f"git:{record['oid']}")
 
 
-def _json(url: str, repository: Repository, word: str) -> tuple[Any, str]:
-    """An answer, and where the next page of it is."""
+def _json(url: str, repository: Repository, location: str) -> tuple[Any, str]:
+    """A page, and the URL of the next page."""
     if constants.HF_HUB_OFFLINE:
-        raise RemoteError(f"{word} is on the hub, and HF_HUB_OFFLINE is set", remedy="Unset it")
+        raise RemoteError(f"{location} is on the hub, and HF_HUB_OFFLINE is set", remedy="Unset it")
 
     def once() -> tuple[Any, str]:
         try:
             answer, headers = ask(url, headers=_headers() if same_server(url, constants.ENDPOINT) else {})
-        except Refused as e:
-            raise _no(repository, word, e) from e
+        except HttpRefused as e:
+            raise _refusal(repository, location, e) from e
         try:
             page = json.loads(answer)
         except (ValueError, RecursionError) as e:
-            raise Broken("the answer is cut short") from e
+            raise Interrupted("the response is cut short") from e
         link = re.search(r'<([^>]+)>;\s*rel="?next"?', headers.get("Link", ""))
         return page, urljoin(url, link[1]) if link else ""
 
-    return patiently(once, name=word, tries=MANY if "cursor=" in url else FEW)
+    return with_retries(once, name=location, tries=MANY_TRIES if "cursor=" in url else FEW_TRIES)
 
 
 def _endpoint() -> str:
-    """Where the hub is."""
+    """The hub's address, checked."""
     try:
         check(constants.ENDPOINT)
     except RemoteError as e:
@@ -176,33 +179,33 @@ def _is_data(name: str) -> bool:
     file = name.rpartition("/")[2].lower()
     for ending in COMPRESSIONS:
         file = file.removesuffix(ending)
-    return file.endswith(DATA) and file not in ABOUT
+    return file.endswith(DATA) and file not in METADATA
 
 
-def _no_hub(word: str) -> RemoteError:
+def _not_a_hub(location: str) -> RemoteError:
     return RemoteError(
-        f"{constants.ENDPOINT} does not answer as the Hugging Face hub does ({word})", remedy="Check HF_ENDPOINT"
+        f"{constants.ENDPOINT} does not answer as the Hugging Face hub does ({location})", remedy="Check HF_ENDPOINT"
     )
 
 
-def _no(repository: Repository, word: str, refused: Refused) -> RemoteError:
+def _refusal(repository: Repository, location: str, refused: HttpRefused) -> RemoteError:
     page = f"{constants.ENDPOINT}/datasets/{repository.name}"
-    why = refused.headers.get("X-Error-Code", "")
-    if why == "GatedRepo" or refused.status == 403:
+    code = refused.headers.get("X-Error-Code", "")
+    if code == "GatedRepo" or refused.status == 403:
         return RemoteError(
-            f"no permission for the dataset {repository.name} ({word})",
+            f"no permission for the dataset {repository.name} ({location})",
             remedy=f"Ask for access at {page}, and set HF_TOKEN to a token that has it",
         )
-    if why == "RevisionNotFound":
+    if code == "RevisionNotFound":
         return RemoteError(
-            f"the dataset {repository.name} has no revision '{repository.revision}' ({word})",
+            f"the dataset {repository.name} has no revision '{repository.revision}' ({location})",
             remedy=f"See {page}, or leave @{repository.revision} out",
         )
-    if why == "EntryNotFound":
-        return RemoteError(f"there is no {word}", remedy=f"See what is there: {page}/tree/main")
+    if code == "EntryNotFound":
+        return RemoteError(f"there is no {location}", remedy=f"See its files: {page}/tree/main")
     if refused.status in (401, 404):
         return RemoteError(
-            f"there is no dataset {repository.name} at {constants.ENDPOINT}, or it is private ({word})",
+            f"there is no dataset {repository.name} at {constants.ENDPOINT}, or it is private ({location})",
             remedy="Check its name; for a private one set HF_TOKEN",
         )
-    return RemoteError(f"{word} cannot be fetched ({refused.status})", remedy=f"See {page}")
+    return RemoteError(f"{location} cannot be fetched ({refused.status})", remedy=f"See {page}")

@@ -1,4 +1,4 @@
-"""From elsewhere to a file here: tried again with back-off, gone on with where it broke off, checked at the end."""
+"""Downloads to a file: retried with backoff, resumed where the connection broke, checked at the end."""
 
 import base64
 import hashlib
@@ -11,40 +11,40 @@ from typing import TypeVar
 
 from stoker.spec.errors import UserError
 
-Answer = TypeVar("Answer")
-FEW, MANY = 4, 10  # tries in a row: while somebody waits for the first answer, and in the midst of a long work
-FIRST_WAIT, LONGEST_WAIT = 0.25, 30.0  # seconds
-LONGEST_ASKED = 300.0  # the most that a Retry-After is heeded
-CHUNK = 1 << 20
+Result = TypeVar("Result")
+FEW_TRIES, MANY_TRIES = 4, 10  # in a row: while the user waits for the first response, and during a long transfer
+FIRST_WAIT_S, MAX_WAIT_S = 0.25, 30.0
+MAX_RETRY_AFTER_S = 300.0  # the hub counts requests over five minutes
+CHUNK_BYTES = 1 << 20
 
 
 class RemoteError(UserError):
-    """Somebody elsewhere said no, or nothing."""
+    """A remote server refused a request, or does not answer."""
 
 
-class Broken(Exception):
-    """Another try may go better."""
+class Interrupted(Exception):
+    """A temporary failure: worth another try."""
 
-    def __init__(self, why: object, *, after: float | None = None) -> None:
-        super().__init__(str(why))
+    def __init__(self, reason: object, *, after: float | None = None) -> None:
+        super().__init__(str(reason))
         self.after = after
-        """Seconds that the server asks to wait."""
+        """Seconds to wait, if the server names a time."""
 
 
-def patiently(ask: Callable[[], Answer], *, name: str, tries: int = FEW) -> Answer:
+def with_retries(request: Callable[[], Result], *, name: str, tries: int = FEW_TRIES) -> Result:
     for number in range(1, tries):
         try:
-            return ask()
-        except Broken as e:
+            return request()
+        except Interrupted as e:
             time.sleep(_wait(number, e))
     try:
-        return ask()
-    except Broken as e:
-        raise given_up(name, e) from e
+        return request()
+    except Interrupted as e:
+        raise gave_up(name, e) from e
 
 
 def copy(read: Callable[[int], Iterator[bytes]], path: Path, *, size: int, name: str) -> Iterator[int]:
-    """Bytes into a file, which may have the first of them already; tells how many come. Each renews the patience."""
+    """Appends to a file until it has `size` bytes; yields the length of each chunk. Progress resets the retry count."""
     failures = 0
     with open(path, "ab") as file:
         if file.tell() > size:
@@ -58,11 +58,11 @@ def copy(read: Callable[[int], Iterator[bytes]], path: Path, *, size: int, name:
                     failures = 0
                     yield len(chunk)
                 if file.tell() < size:
-                    raise Broken(f"it ended after {file.tell()} of {size} bytes")
-            except Broken as e:
+                    raise Interrupted(f"it ended after {file.tell()} of {size} bytes")
+            except Interrupted as e:
                 failures += 1
-                if failures == MANY:
-                    raise given_up(name, e) from e
+                if failures == MANY_TRIES:
+                    raise gave_up(name, e) from e
                 file.flush()
                 time.sleep(_wait(failures, e))
         file.flush()
@@ -70,12 +70,12 @@ def copy(read: Callable[[int], Iterator[bytes]], path: Path, *, size: int, name:
 
 
 def is_hash(tag: str) -> bool:
-    """Whether a tag is made of the content, and of nothing else."""
+    """Whether a tag is a hash of the content."""
     return tag.partition(":")[0] in ("sha256", "md5", "git")
 
 
-def is_as_told(path: Path, tag: str) -> bool:
-    """Where a tag is made of the content, whether it is that of the file."""
+def matches_tag(path: Path, tag: str) -> bool:
+    """Whether a file has the content that a tag names; True where the tag is not a hash."""
     kind, _, value = tag.partition(":")
     with open(path, "rb") as file:
         if kind == "sha256":
@@ -85,25 +85,25 @@ def is_as_told(path: Path, tag: str) -> bool:
             return base64.b64encode(digest).decode() == value
         if kind == "git":
             blob = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-            while chunk := file.read(CHUNK):
+            while chunk := file.read(CHUNK_BYTES):
                 blob.update(chunk)
             return blob.hexdigest() == value
     return True
 
 
-def given_up(name: str, why: object) -> RemoteError:
+def gave_up(name: str, reason: object) -> RemoteError:
     return RemoteError(
-        f"{name} cannot be fetched ({why})",
-        remedy="Check the address and the network, then run the same command again: it goes on where it stopped",
+        f"{name} cannot be fetched ({reason})",
+        remedy="Check the address and the network, then run the same command again: it resumes where it stopped",
     )
 
 
 def changed(name: str) -> RemoteError:
-    return RemoteError(f"{name} has changed since it was listed", remedy="Begin with what it is now: start with --new")
+    return RemoteError(f"{name} has changed since it was listed", remedy="Start a new run with its new content: --new")
 
 
-def _wait(failures: int, broken: Broken) -> float:
-    if broken.after is not None:
-        return min(broken.after, LONGEST_ASKED)
-    longest: float = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (failures - 1))
-    return longest * random.uniform(0.5, 1.0)  # many who failed together do not all come back together
+def _wait(failures: int, error: Interrupted) -> float:
+    if error.after is not None:
+        return min(error.after, MAX_RETRY_AFTER_S)
+    longest: float = min(MAX_WAIT_S, FIRST_WAIT_S * 2 ** (failures - 1))
+    return longest * random.uniform(0.5, 1.0)  # clients that failed together do not all retry together

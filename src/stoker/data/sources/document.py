@@ -1,4 +1,4 @@
-"""What every source deals in: spans of a file, pieces of text, and records that cannot be read."""
+"""What all sources share: spans of a file, pieces of text, and unreadable records."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from stoker.spec.errors import UserError
 
-LONGEST_RECORD = 32 << 20  # bytes of one record, which is held in memory whole; parsed it may take 20 times as much
+MAX_RECORD_BYTES = 32 << 20  # of one record, which is held in memory; parsed, it may take 20 times as much
 NAMES, NAME = 20, 60  # names of fields in a message, and characters of each
-PIECE = 1 << 16  # characters handed to the tokenizer at once: longer ones are no faster and take more memory
+PIECE_CHARACTERS = 1 << 16  # passed to the tokenizer at once: longer pieces are no faster and take more memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """A part of a file that can be read by itself, in the source's own measure (bytes, row groups)."""
+    """A part of a file that can be read independently, in the source's own unit (bytes, row groups)."""
 
     start: int = 0
     stop: int | None = None
-    """None is the end of the file."""
+    """None: the end of the file."""
     size: int
     """Bytes on disk, about."""
 
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     last: bool
     """The document ends here."""
     place: int
-    """Where in the span it is, as the source counts: its first byte, counted from 0, or its record, counted from 1."""
+    """Its place in the span, in the unit of the source: its first byte, from 0, or its record, from 1."""
 
 
 class BadRecord(Exception):
@@ -39,21 +39,21 @@ class TooLong(BadRecord):
     remedy = "Split it into several records, or save its text as a .txt file, which may have any length"
 
     def __init__(self) -> None:
-        super().__init__(f"is longer than {LONGEST_RECORD >> 20} MiB, the most that one record may have")
+        super().__init__(f"is longer than {MAX_RECORD_BYTES >> 20} MiB, the most that one record may have")
 
 
 class BadRecords:
-    """What to do with records that cannot be read: stop at the first, or leave out and count."""
+    """What to do with unreadable records: stop at the first, or skip and count them."""
 
     def __init__(self, *, skip: bool) -> None:
         self._skip = skip
         self.skipped = 0
 
-    def add(self, where: str, problem: object, *, remedy: str) -> None:
+    def add(self, place: str, problem: object, *, remedy: str) -> None:
         if not self._skip:
             raise UserError(
-                f"{where} {problem}",
-                remedy=f"{remedy}, or to leave such records out set data.skip_bad=true (stoker prepare: --skip-bad)",
+                f"{place} {problem}",
+                remedy=f"{remedy}, or set data.skip_bad=true (stoker prepare: --skip-bad) to skip such records",
             )
         self.skipped += 1
 
@@ -76,7 +76,7 @@ def text_of(record: object, field: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The fields or columns that there are, as far as they help."""
+    """The names of the fields or columns, shortened."""
     first = [name if len(name) <= NAME else f"{name[:NAME]}…" for name in islice(names, NAMES + 1)]
     return ", ".join([*first[:NAMES], *(["…"] if len(first) > NAMES else [])]) or "none"
 
@@ -84,8 +84,8 @@ def listed(names: Iterable[str]) -> str:
 def cut(text: str, place: int) -> Iterator[Piece]:
     """A document in pieces that give the same tokens as the whole."""
     start = 0
-    while len(text) - start > PIECE:
-        stop = cut_point(text, start + PIECE // 2, start + PIECE)
+    while len(text) - start > PIECE_CHARACTERS:
+        stop = cut_point(text, start + PIECE_CHARACTERS // 2, start + PIECE_CHARACTERS)
         yield Piece(text[start:stop], last=False, place=place)
         start = stop
     yield Piece(text[start:], last=True, place=place)

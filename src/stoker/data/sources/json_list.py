@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from stoker.data.sources.document import LONGEST_RECORD, BadRecord, BadRecords, Piece, Span, TooLong, cut, text_of
+from stoker.data.sources.document import MAX_RECORD_BYTES, BadRecord, BadRecords, Piece, Span, TooLong, cut, text_of
 from stoker.data.sources.stream import reading
 
 COUNTS = "record"
 LIST_KEY = "data"
-CHUNK = 1 << 18
+CHUNK_BYTES = 1 << 18
 FORM = f'Write it as {{"{LIST_KEY}": [{{"text": …}}, …]}}; a file with one object a line is named .jsonl'
 
 
-def spans(path: Path, size: int, target: int) -> list[Span]:  # noqa: ARG001 (the Source seam)
+def spans(path: Path, size: int, target: int) -> list[Span]:  # noqa: ARG001 (the Source protocol)
     return [Span(size=size)]
 
 
-def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:  # noqa: ARG001 (the Source seam)
+def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:  # noqa: ARG001 (the Source protocol)
     with reading(path) as file:
         window = _Window(file)
         number = 0
@@ -31,11 +31,11 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
                 try:
                     text = text_of(record, field)
                 except BadRecord as e:
-                    remedy = "Mend it, or set data.field to the field that holds the text"
+                    remedy = "Fix it, or set data.field to the field with the text"
                     bad.add(f"{path}, record {number}:", e, remedy=remedy)
                     continue
                 yield from cut(text, number)
-        except BadRecord as e:  # where the next record begins is not known: the rest of the file is left out
+        except BadRecord as e:  # the start of the next record is unknown: the rest of the file is skipped
             bad.add(
                 f"{path}{f', record {number}' if number else ''}:",
                 e,
@@ -43,12 +43,12 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
             )
 
 
-def before(path: Path, span: Span) -> int:  # noqa: ARG001 (the Source seam)
+def before(path: Path, span: Span) -> int:  # noqa: ARG001 (the Source protocol)
     return 0
 
 
 class _Window:
-    """Reads JSON values one after the other, holding little more than the one at hand."""
+    """Reads JSON values in order, with little more than the current value in memory."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -59,7 +59,7 @@ class _Window:
         self._json = json.JSONDecoder()
 
     def enter_list(self) -> None:
-        """Go to the first record of the list, past the other keys of the object that holds it."""
+        """Moves to the first record of the list, past the other keys of its object."""
         if self._next() == "[":
             self._at += 1
             return
@@ -96,17 +96,17 @@ class _Window:
             except RecursionError:
                 raise BadRecord("is nested too deeply") from None
             else:
-                if stop - self._at > LONGEST_RECORD:
+                if stop - self._at > MAX_RECORD_BYTES:
                     raise TooLong
-                if stop < len(self._text) or self._ended:  # a number may go on
+                if stop < len(self._text) or self._ended:  # a number may continue
                     self._at = stop
                     return value
-            if len(self._text) - self._at > LONGEST_RECORD:
+            if len(self._text) - self._at > MAX_RECORD_BYTES:
                 raise TooLong
-            self._read(max(CHUNK, len(self._text)))  # doubling: a long record is not parsed over and over
+            self._read(max(CHUNK_BYTES, len(self._text)))  # doubled, so that a long record is parsed few times
 
     def _cut_off(self, error: json.JSONDecodeError) -> bool:
-        """Whether more text might mend it."""
+        """Whether more text could make it valid."""
         return error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - 16
 
     def _take(self, character: str) -> None:
@@ -115,7 +115,7 @@ class _Window:
         self._at += 1
 
     def _next(self) -> str:
-        """The next character that is no space, or nothing at the end of the file."""
+        """The next character that is not a space; empty at the end of the file."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
                 self._at += 1
@@ -123,7 +123,7 @@ class _Window:
                 return self._text[self._at]
             if self._ended:
                 raise BadRecord("ends before its list does")
-            self._read(CHUNK)
+            self._read(CHUNK_BYTES)
 
     def _read(self, size: int) -> None:
         chunk = self._file.read(size)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from stoker.data.sources.document import (
-    LONGEST_RECORD,
+    MAX_RECORD_BYTES,
     BadRecord,
     BadRecords,
     Piece,
@@ -16,7 +16,7 @@ from stoker.data.sources.document import (
     text_of,
 )
 from stoker.data.sources.stream import BOM, byte_spans, is_compressed, line_starts, reading, rest_of_line
-from stoker.spec.regular import open_regular
+from stoker.spec.files import open_regular
 
 COUNTS = "line"
 
@@ -33,13 +33,13 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
         if span.start:
             file.seek(span.start)
         position = span.start
-        for number, line in enumerate(iter(partial(file.readline, LONGEST_RECORD), b""), 1):
+        for number, line in enumerate(iter(partial(file.readline, MAX_RECORD_BYTES), b""), 1):
             if span.stop is not None and position >= span.stop:
                 break
             first, position = position == 0, position + len(line)
             if first:
                 line = line.removeprefix(BOM)
-            if len(line) == LONGEST_RECORD and not line.endswith(b"\n"):
+            if len(line) == MAX_RECORD_BYTES and not line.endswith(b"\n"):
                 position += rest_of_line(file)[0]
                 bad.add(f"{path}, line {before(path, span) + number}:", TooLong(), remedy=TooLong.remedy)
                 continue
@@ -48,8 +48,8 @@ def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piec
             try:
                 text = text_of(_parse(line), field)
             except BadRecord as e:
-                where = f"{path}, line {before(path, span) + number}:"
-                bad.add(where, e, remedy="Mend the line, or set data.field to the field that holds the text")
+                place = f"{path}, line {before(path, span) + number}:"
+                bad.add(place, e, remedy="Fix the line, or set data.field to the field with the text")
                 continue
             yield from cut(text, number)
 

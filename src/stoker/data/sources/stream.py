@@ -6,17 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-
-from stoker.data.sources.document import LONGEST_RECORD, Span
+from stoker.data.sources.document import MAX_RECORD_BYTES, Span
+from stoker.spec import extras
 from stoker.spec.errors import UserError
-from stoker.spec.regular import check_regular, open_regular
+from stoker.spec.files import check_regular, open_regular
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 BOM = b"\xef\xbb\xbf"
-MOST_RATIO = 200  # unpacked bytes for one packed; text has 3 to 10, and logs that repeat themselves up to 100
-FREE = 64 << 20  # unpacked bytes before the ratio counts
-CHUNK = 1 << 18
+MAX_RATIO = 200  # unpacked bytes per packed byte; text has 3 to 10, repetitive logs up to 100
+UNCHECKED_BYTES = 64 << 20  # unpacked bytes before the ratio is checked
+CHUNK_BYTES = 1 << 18
 
 
 @contextmanager
@@ -29,8 +28,8 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
                 yield file
         else:
             check_regular(path)
-            with pa.input_stream(str(path), compression=compression) as packed:
-                yield io.BufferedReader(_Unpacked(packed, path), CHUNK)
+            with extras.load_extra("pyarrow").input_stream(str(path), compression=compression) as packed:
+                yield io.BufferedReader(_Unpacked(packed, path), CHUNK_BYTES)
     except OSError as e:
         if compression is None:
             raise UserError(f"cannot read {path}: {e.strerror}", remedy="Check the file and its permissions") from e
@@ -38,9 +37,9 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
 
 
 def rest_of_line(file: IO[bytes], *, most: int | None = None) -> tuple[int, bool]:
-    """Read on to the end of the line, or past `most` bytes, holding little of it: the bytes, and whether it ended."""
+    """Skips to the end of the line, or past `most` bytes; returns the bytes skipped, and whether the line ended."""
     count = 0
-    while (most is None or count <= most) and (part := file.readline(CHUNK)):
+    while (most is None or count <= most) and (part := file.readline(CHUNK_BYTES)):
         count += len(part)
         if part.endswith(b"\n"):
             return count, True
@@ -48,25 +47,25 @@ def rest_of_line(file: IO[bytes], *, most: int | None = None) -> tuple[int, bool
 
 
 def line_starts(file: IO[bytes], places: Iterable[int]) -> Iterator[int]:
-    """The first start of a line at each place or after it, as far as there is one; each byte is read once at most."""
-    found = clear = 0  # the newest start, and where reading stopped without one
+    """The first start of a line at or after each place, if any; each byte is read at most once."""
+    newest = clear = 0  # the newest start, and where reading stopped without a start
     for place in places:
-        if place > found:
-            begin = max(place - 1, clear)  # one before: a line that begins right here stays whole
+        if place > newest:
+            begin = max(place - 1, clear)  # one byte earlier, to detect a line that starts at this place
             file.seek(begin)
-            passed, ended = rest_of_line(file, most=LONGEST_RECORD)
-            found, clear = (begin + passed, clear) if ended else (found, begin + passed)
-        if place <= found:
-            yield found
+            passed, ended = rest_of_line(file, most=MAX_RECORD_BYTES)
+            newest, clear = (begin + passed, clear) if ended else (newest, begin + passed)
+        if place <= newest:
+            yield newest
 
 
 class _Unpacked(io.RawIOBase):
-    """What a compressed file holds, unless it is a bomb: text does not shrink to a thousandth."""
+    """A decompressed file; refuses a decompression bomb, since no text compresses that well."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._file = file
         self._path = path
-        self._left = FREE + MOST_RATIO * path.stat().st_size
+        self._left = UNCHECKED_BYTES + MAX_RATIO * path.stat().st_size
 
     def readable(self) -> bool:
         return True
@@ -76,14 +75,14 @@ class _Unpacked(io.RawIOBase):
         self._left -= count
         if self._left < 0:
             raise UserError(
-                f"{self._path} unpacks to more than {MOST_RATIO} times its size, which no text does",
-                remedy="Take it out, or unpack it yourself",
+                f"{self._path} unpacks to more than {MAX_RATIO} times its size, which no text does",
+                remedy="Remove it, or unpack it yourself",
             )
         return count
 
 
 def byte_spans(size: int, starts: Iterator[int]) -> list[Span]:
-    """Spans that begin at 0 and at `starts`, the last one open."""
+    """Spans that start at 0 and at `starts`; the last span is open-ended."""
     bounds = [0]
     for start in starts:
         if bounds[-1] < start < size:

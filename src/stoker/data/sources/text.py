@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from stoker.data.sources.document import PIECE, BadRecords, Piece, Span, cut_point
+from stoker.data.sources.document import PIECE_CHARACTERS, BadRecords, Piece, Span, cut_point
 from stoker.data.sources.stream import BOM, byte_spans, is_compressed, reading
-from stoker.spec.regular import open_regular
+from stoker.spec.files import open_regular
 
 COUNTS = "byte"
-CHUNK = 1 << 18
-WINDOW = 1 << 16  # how far from its nominal place a span may begin
+CHUNK_BYTES = 1 << 18
+WINDOW_BYTES = 1 << 16  # how far from its nominal place a span may start
 
 
 def spans(path: Path, size: int, target: int) -> list[Span]:
@@ -21,15 +21,15 @@ def spans(path: Path, size: int, target: int) -> list[Span]:
         return byte_spans(size, (_align(file, place) for place in range(target, size - target // 2, target)))
 
 
-def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:  # noqa: ARG001 (the Source seam)
+def pieces(path: Path, span: Span, field: str, bad: BadRecords) -> Iterator[Piece]:  # noqa: ARG001 (the Source protocol)
     buffer, place = "", 0
     with reading(path) as file:
         if span.start:
             file.seek(span.start)
         for text in _decoded(file, span):
             buffer += text
-            while len(buffer) > PIECE:
-                stop = cut_point(buffer, PIECE // 2, PIECE)
+            while len(buffer) > PIECE_CHARACTERS:
+                stop = cut_point(buffer, PIECE_CHARACTERS // 2, PIECE_CHARACTERS)
                 yield Piece(buffer[:stop], last=False, place=place)
                 place += len(buffer[:stop].encode())
                 buffer = buffer[stop:]
@@ -44,7 +44,7 @@ def before(path: Path, span: Span) -> int:
 
 
 class Checker:
-    """Fed the bytes of a file, knows whether they are text."""
+    """Checks whether the bytes that it is fed are text."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
@@ -68,7 +68,7 @@ class Checker:
 def _decoded(file: IO[bytes], span: Span) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8" if span.start else "utf-8-sig")()
     left = None if span.stop is None else span.stop - span.start
-    while chunk := file.read(CHUNK if left is None else min(CHUNK, left)):
+    while chunk := file.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)):
         if left is not None:
             left -= len(chunk)
         yield decoder.decode(chunk)
@@ -76,9 +76,9 @@ def _decoded(file: IO[bytes], span: Span) -> Iterator[str]:
 
 
 def _align(file: IO[bytes], place: int) -> int:
-    """Where a span that should begin at `place` can begin without changing a token."""
+    """Where a span near `place` can start without changing a token."""
     file.seek(place)
-    window = file.read(WINDOW)
+    window = file.read(WINDOW_BYTES)
     skip = next((i for i, byte in enumerate(window[:4]) if byte & 0xC0 != 0x80), 0)
     text = codecs.getincrementaldecoder("utf-8")().decode(window[skip:])
     return place + skip + len(text[: cut_point(text, 0, len(text))].encode())

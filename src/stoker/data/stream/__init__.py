@@ -1,7 +1,7 @@
-"""A token set that is trained on while it is made.
+"""A token set that is prepared while a run trains on it.
 
     stream.json  tokenizer/  train-00000.bin …  journal.jsonl  provenance/  (index.json, when the end is known)
 
-One feeder at a time makes shard after shard, in the order of the data, and notes each in the journal when it is whole.
-Trainers wait for the window that they need. When all is made it is a token set like any other.
+One feeder at a time writes shard after shard, in the order of the data, and records each complete shard in the journal.
+Trainers wait for the window that they need. A finished stream is an ordinary token set.
 """

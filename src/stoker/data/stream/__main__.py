@@ -1,6 +1,6 @@
-"""`python -m stoker.data.stream FOLDER`: the feeder. On its input it is told, in tokens, how far the training is.
+"""`python -m stoker.data.stream FOLDER`: the feeder. It reads the training's progress, in tokens, from its stdin.
 
-It ends with its input: whoever started it is gone then, however that went.
+It exits when stdin is closed: the worker that started it has ended.
 """
 
 import os
@@ -8,18 +8,18 @@ import sys
 import threading
 from pathlib import Path
 
-from stoker.data.claims import lock, writing
+from stoker.data.output_folder import lock, writing
 from stoker.data.stream.journal import write_error
-from stoker.data.stream.making import Maker, ignore_busy
+from stoker.data.stream.writer import StreamWriter, ignore_busy
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 
-NICE = 10  # the training comes first; when it waits, the processor is free
-POLL = 0.2  # seconds between two looks at how far the training is
+NICE = 10  # training comes first; while it waits, the CPU is free
+POLL_S = 0.2
 
 
-class Told:
-    """The last that the input said."""
+class WantedTokens:
+    """The last number on stdin: how many tokens the training needs."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -33,14 +33,14 @@ class Told:
 
 def main(folder: Path) -> int:
     os.nice(NICE)
-    told, pause = Told(), threading.Event()
+    wanted, pause = WantedTokens(), threading.Event()
     try:
         with writing(folder):
-            maker = Maker(folder)
+            maker = StreamWriter(folder)
             ahead = maker.header.data.ahead * maker.header.data.window
             while not maker.has(sys.maxsize):
-                if maker.journal.tokens >= told.tokens + ahead:
-                    pause.wait(POLL)
+                if maker.journal.tokens >= wanted.tokens + ahead:
+                    pause.wait(POLL_S)
                     continue
                 with lock(folder, ignore_busy):
                     for _ in maker.step():

@@ -1,4 +1,4 @@
-"""The feeder of a run: a child of its first worker that makes shards ahead of the training, and dies with it."""
+"""The feeder of a run: a child of its first worker that prepares shards ahead of the training, and ends with it."""
 
 import os
 import subprocess
@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from stoker.data.stream.journal import write_error
-from stoker.data.stream.reading import StreamSet
+from stoker.data.stream.reader import StreamSet
 from stoker.spec import contract
 
 MODULE = "stoker.data.stream"
-TRIES = 3  # of a feeder that dies without having made anything
-PAUSE = 1.0  # seconds before it is started again
+TRIES = 3  # for a feeder that dies without progress
+RESTART_AFTER_S = 1.0
 
 
 class Feeder:
@@ -24,7 +24,7 @@ class Feeder:
         tokens.train.feeder = self
 
     def want(self, tokens: int) -> None:
-        """Has a feeder that knows it, unless there is nothing left to do or nothing that helps."""
+        """Sends the progress to the feeder; starts a feeder if none is running and tokens are missing."""
         if self._tokens.whole or self._tokens.problem():
             return
         code = self._process.poll() if self._process else None
@@ -46,16 +46,16 @@ class Feeder:
         self._deaths = 1 if made > self._made else self._deaths + 1
         self._made = made
         if self._deaths > TRIES:
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            ending = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             write_error(
                 self._tokens.path,
-                f"the process that prepares the data {how}, {self._deaths} times",
+                f"the process that prepares the data {ending}, {self._deaths} times",
                 "See what it printed: stoker logs RUN; then run the same command again",
             )
             return False
         if code != contract.EXIT_DONE:
             print(f"the feeder ended with code {code}: starting another", file=sys.stderr, flush=True)
-            time.sleep(PAUSE)
+            time.sleep(RESTART_AFTER_S)
         return True
 
     def _tell(self, tokens: int) -> None:
@@ -65,11 +65,11 @@ class Feeder:
             self._process.stdin.write(f"{tokens}\n")
             self._process.stdin.flush()
         except OSError:
-            self._wanted = -1  # it has just died: the next look starts another
+            self._wanted = -1  # it has just died: the next call starts another
 
 
 def feeder_of(tokens: object) -> Feeder | None:
-    """One for a set that is still being made."""
+    """A feeder for a set that is not complete."""
     return Feeder(tokens) if isinstance(tokens, StreamSet) and not tokens.whole else None
 
 

@@ -1,4 +1,4 @@
-"""What is known of a stream: its header, written once, and its journal, which grows by a line for each whole shard."""
+"""The state of a stream: its header, written once, and its journal, with a line for each complete shard."""
 
 import json
 import os
@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from stoker.data.files import DataFile
-from stoker.data.shards import VERSION, Dtype, Index, Shard
+from stoker.data.shards import VERSION, Dtype, Index, Shard, UnreadableSet
 from stoker.rundir import append_line, write_atomic
-from stoker.rundir.files import lines_forward, open_regular, read_regular
+from stoker.rundir.files import lines_forward
 from stoker.rundir.records import RECORD_BYTES, parse_line, typed, typed_value
 from stoker.spec.bounded import parse_json
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
+from stoker.spec.files import open_regular, read_regular
 
 HEADER_FILE = "stream.json"
 JOURNAL_FILE = "journal.jsonl"
 ERROR_FILE = "error.json"
-HEADER_BYTES = 256 << 20  # it names every file of the data
+MAX_HEADER_BYTES = 256 << 20  # it lists every file of the data
 
 At = tuple[int, int]  # a file of the data, and a span of it
 
@@ -46,19 +47,20 @@ class Header:
     def read(cls, folder: Path) -> Self:
         try:
             record: dict[str, Any] = parse_json(
-                read_regular(folder / HEADER_FILE, max_bytes=HEADER_BYTES), max_bytes=HEADER_BYTES
+                read_regular(folder / HEADER_FILE, max_bytes=MAX_HEADER_BYTES, follow_links=False),
+                max_bytes=MAX_HEADER_BYTES,
             )
             files = [DataFile(**file | {"path": Path(file["path"])}) for file in record["files"]]
             return cls(**record | {"data": Data.model_validate(record["data"]), "files": files})
         except (OSError, ValueError, TypeError, KeyError) as e:
-            raise UserError(
+            raise UnreadableSet(
                 f"{folder / HEADER_FILE} is missing or damaged", remedy="Delete the folder and start the run again"
             ) from e
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One unit of the data whose shards are whole."""
+class JournalEntry:
+    """A unit of the data whose shards are complete."""
 
     train: Shard
     validation: Shard
@@ -66,24 +68,24 @@ class Entry:
     bytes: int
     skipped: int
     then: At
-    """Where the next unit begins."""
+    """Where the next unit starts."""
 
 
 @dataclass(slots=True)
 class Journal:
-    """Read as it grows, by any number of processes; written by the one that holds the folder's lock."""
+    """Read while it grows, by any number of processes; written by the process that holds the folder's lock."""
 
     folder: Path
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     ended: bool = False
     tokens: int = 0
-    """To train on, so far."""
+    """Training tokens so far."""
     _read: int = 0
 
     def refresh(self) -> None:
-        """What was added since; a line torn by a kill is passed over."""
+        """Reads new lines; a line that was cut off by a kill is skipped."""
         try:
-            with open_regular(self.folder / JOURNAL_FILE) as file:
+            with open_regular(self.folder / JOURNAL_FILE, follow_links=False) as file:
                 file.seek(self._read)
                 lines = [line for line in lines_forward(file, max_bytes=RECORD_BYTES) if line.endswith(b"\n")]
         except FileNotFoundError:
@@ -94,7 +96,7 @@ class Journal:
                 record = parse_line(line)
                 self.ended = self.ended or record.get("ended") is True
                 if "ended" not in record:
-                    self.entries.append(typed_value(Entry, record))
+                    self.entries.append(typed_value(JournalEntry, record))
                     self.tokens += self.entries[-1].train.tokens
             except ValueError:
                 continue
@@ -103,8 +105,8 @@ class Journal:
     def at(self) -> At:
         return self.entries[-1].then if self.entries else (0, 0)
 
-    def add(self, entry: Entry) -> None:
-        """The shards are synced by now; after this the line is too, and they count."""
+    def add(self, entry: JournalEntry) -> None:
+        """Adds a line for shards that are on disk, and syncs it."""
         self._append(asdict(entry))
 
     def end(self) -> None:
@@ -121,7 +123,7 @@ class Journal:
 
 
 def index_of(header: Header, journal: Journal) -> Index:
-    """As far as it is known."""
+    """The index of the shards in the journal."""
     entries = journal.entries
     return Index(
         key=header.key,
@@ -145,8 +147,8 @@ def write_error(folder: Path, problem: str, remedy: str) -> None:
 
 def read_error(folder: Path) -> UserError | None:
     try:
-        said = typed(dict[str, str], read_regular(folder / ERROR_FILE, max_bytes=RECORD_BYTES))
-        return UserError(said["problem"], remedy=said["remedy"])
+        error = typed(dict[str, str], read_regular(folder / ERROR_FILE, max_bytes=RECORD_BYTES, follow_links=False))
+        return UserError(error["problem"], remedy=error["remedy"])
     except (OSError, ValueError, KeyError):
         return None
 

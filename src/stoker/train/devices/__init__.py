@@ -1,4 +1,4 @@
-"""What a worker computes on: one file a kind, and the dict that names them."""
+"""Devices that a worker computes on: one file per kind, and the dict that names them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ class Device:
     chip: str
     """The name that presets/chips.yaml knows it by."""
     backend: str
-    """Collectives: what init_process_group is told."""
+    """Of collectives, for init_process_group."""
     native_bf16: bool
     memory_bytes: int
-    """What there is in all, for this worker."""
+    """All memory of this worker's device."""
     micro_tokens: int
-    """Tokens in a micro-batch that keep this kind of chip busy."""
+    """Tokens in a micro-batch that keep this device busy."""
     compile_flops: float
-    """A run of fewer FLOPs ends before compiling has paid for itself."""
+    """For a run of fewer FLOPs, compiling takes longer than it saves."""
     peak_memory: Callable[[], int]
-    """Bytes held at most so far."""
+    """Largest number of bytes in use so far."""
 
 
 DEVICES = {"cpu": "stoker.train.devices.cpu", "cuda": "stoker.train.devices.cuda"}

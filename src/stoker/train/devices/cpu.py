@@ -1,10 +1,8 @@
 """The CPU: gloo, and bf16 where the cores multiply it natively."""
 
-import resource
-
 import torch
 
-from stoker.spec.host import memory, native_bf16
+from stoker.spec.host import memory, native_bf16, peak_memory
 from stoker.train.devices import Device
 
 
@@ -17,5 +15,5 @@ def device(_local_rank: int, local_world: int) -> Device:
         memory_bytes=memory() // local_world,
         micro_tokens=4096,
         compile_flops=2e14,
-        peak_memory=lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_memory=peak_memory,
     )

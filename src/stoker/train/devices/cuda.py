@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: nccl for the gradients, gloo beside it for checkpoints and the workers' words."""
+"""NVIDIA GPUs: nccl for gradients, gloo for checkpoints and the workers' status."""
 
 import torch
 

@@ -1,7 +1,7 @@
-"""What a model learns to do: a batch in, the parts of its loss out. One file each, and the dict that names them.
+"""Training objectives: a batch in, the parts of its loss out. One file per objective, and the dict that names them.
 
-A part is a sum over its targets. The loss of a step is the weighted sum of the parts, each divided by its targets over
-all workers: so it does not depend on how the step was shared out.
+A part is a sum over its targets. The loss of a step is the weighted sum of the parts, each divided by the number of its
+targets over all workers, so it does not depend on how the step is divided among them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker.data.pairs import AnySet
+from stoker.data.any_set import AnySet
 from stoker.spec import run as spec
-from stoker.train.batches import Batch
+from stoker.train.batches import TrainingBatch
 
 IGNORED = -100
 Inputs = tuple[Tensor, ...]
@@ -26,7 +26,7 @@ class Counts:
     """Of a worker's share of a step."""
 
     tokens: int
-    """Given to the model: what speed counts."""
+    """Read by the model; speeds count these."""
     targets: tuple[int, ...]
     """Of each part."""
 
@@ -34,35 +34,35 @@ class Counts:
 class Head(NamedTuple):
     logits_NV: Tensor
     goals_N: Tensor
-    """The class to predict; IGNORED where there is none."""
+    """The class to predict, or IGNORED."""
 
 
-class Objective(Protocol):
+class TrainingObjective(Protocol):
     parts: tuple[str, ...]
-    """What the loss is made of, by the names that metrics.jsonl gives them."""
+    """Names of the parts of the loss, as in metrics.jsonl."""
     weights: tuple[float, ...]
 
-    def count(self, batch: Batch) -> Counts: ...
+    def count(self, batch: TrainingBatch) -> Counts: ...
 
-    def cut(self, batch: Batch, *, number: int, size: int) -> Iterator[Inputs]:
-        """As `number` micro-batches of `size` rows each; rows from `batch.live` on carry no weight."""
+    def cut(self, batch: TrainingBatch, *, number: int, size: int) -> Iterator[Inputs]:
+        """As `number` micro-batches of `size` rows each; rows from `batch.live` on are padding and do not count."""
 
     def loss(self, model: nn.Module, *inputs: Tensor) -> Tensor:
         """The sum of each part, [parts]."""
 
 
-class Plain(Objective, Protocol):
-    """One that needs nothing but the data. What is held out is judged by it, and it can be taught by a teacher."""
+class Plain(TrainingObjective, Protocol):
+    """An objective that needs only the data. Evaluations use it, and distillation builds on it."""
 
     def heads(self, model: nn.Module, *inputs: Tensor) -> list[Head]:
-        """What is predicted, a part each. The first is of words."""
+        """The predictions, one per part. The first predicts tokens."""
 
 
 PLAIN = {"causal": "stoker.train.objectives.causal", "masked": "stoker.train.objectives.masked"}
 
 
 def plain(kind: str, tokens: AnySet, settings: spec.Objective, *, seed: int, device: torch.device) -> Plain:
-    """For rows of these tokens, or pairs."""
+    """For rows of this token set, or these sentence pairs."""
     return cast(Plain, import_module(PLAIN[kind]).objective(tokens, settings, seed, device))
 
 
@@ -72,8 +72,8 @@ def cross_entropies(heads: list[Head]) -> Tensor:
     )
 
 
-def losses(objective: Objective, sums: Sequence[float], targets: Sequence[float]) -> dict[str, float]:
-    """What metrics.jsonl says of a step: the loss, and its parts where there are several."""
+def losses(objective: TrainingObjective, sums: Sequence[float], targets: Sequence[float]) -> dict[str, float]:
+    """A step's loss, and its parts if it has several, as in metrics.jsonl."""
     means = [part / max(1, number) for part, number in zip(sums, targets, strict=True)]
     loss = sum(weight * mean for weight, mean in zip(objective.weights, means, strict=True))
     parts = dict(zip(objective.parts, means, strict=True)) if len(means) > 1 else {}

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from stoker.data.pairs import AnySet
+from stoker.data.any_set import AnySet
 from stoker.spec import run as spec
-from stoker.train.batches import Batch
+from stoker.train.batches import TrainingBatch
 from stoker.train.objectives import IGNORED, Counts, Head, Inputs, cross_entropies
 
 
@@ -15,11 +15,11 @@ class Causal:
     parts = ("loss",)
     weights = (1.0,)
 
-    def count(self, batch: Batch) -> Counts:
+    def count(self, batch: TrainingBatch) -> Counts:
         tokens = batch.live * (batch.rows.shape[1] - 1)
         return Counts(tokens=tokens, targets=(tokens,))
 
-    def cut(self, batch: Batch, *, number: int, size: int) -> Iterator[Inputs]:
+    def cut(self, batch: TrainingBatch, *, number: int, size: int) -> Iterator[Inputs]:
         for start in range(0, number * size, size):
             rows_BS = batch.rows[start : start + size]
             goals_BT = rows_BS[:, 1:].clone()

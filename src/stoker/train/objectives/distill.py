@@ -1,8 +1,8 @@
-"""Learn from a teacher: predict what it predicts, beside what the family learns without one.
+"""Distillation: predict what a teacher predicts, besides the plain objective of the model family.
 
 loss = alpha_ce · temperature² · KL(teacher ‖ student) + alpha_clm · plain loss + alpha_mse · |difference of logits|²
 
-KL and the squared difference are of the first head, and means over the places that have a target.
+KL and the squared difference are of the first head, averaged over the positions that have a target.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stoker.spec.run import Objective as Settings
-from stoker.train.batches import Batch
+from stoker.train.batches import TrainingBatch
 from stoker.train.objectives import IGNORED, Counts, Head, Inputs, Plain, cross_entropies
 
 
@@ -24,12 +24,12 @@ class Distill:
         self.parts = ("loss_ce", *plain_parts, "loss_mse")
         self.weights = (settings.alpha_ce, *plain_weights, settings.alpha_mse)
 
-    def count(self, batch: Batch) -> Counts:
+    def count(self, batch: TrainingBatch) -> Counts:
         counts = self._base.count(batch)
         first = counts.targets[0]
         return Counts(tokens=counts.tokens, targets=(first, *counts.targets, first))
 
-    def cut(self, batch: Batch, *, number: int, size: int) -> Iterator[Inputs]:
+    def cut(self, batch: TrainingBatch, *, number: int, size: int) -> Iterator[Inputs]:
         return self._base.cut(batch, number=number, size=size)
 
     def loss(self, model: nn.Module, *inputs: Tensor) -> Tensor:
@@ -37,8 +37,8 @@ class Distill:
         with torch.no_grad():
             taught = self._base.heads(self._teacher, *inputs)[0]
         softened = soft_cross_entropy(heads[0], taught.logits_NV, self._settings.temperature)
-        apart = squared_difference(heads[0], taught.logits_NV)
-        return torch.cat([softened[None], cross_entropies(heads), apart[None]])
+        difference = squared_difference(heads[0], taught.logits_NV)
+        return torch.cat([softened[None], cross_entropies(heads), difference[None]])
 
 
 def soft_cross_entropy(student: Head, teacher_NV: Tensor, temperature: float) -> Tensor:

@@ -1,0 +1,1 @@
+"""Facts about a run from its cluster, for the rules of `stoker why`."""

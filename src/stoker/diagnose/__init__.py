@@ -1,0 +1,1 @@
+"""Facts and rules -> the cause of a problem, and its remedy."""

@@ -1,0 +1,1 @@
+"""Using a trained model: generate, evaluate, export with proof, import."""

@@ -1,0 +1,1 @@
+"""The worker processes of an attempt: started together, watched together, ended together."""
