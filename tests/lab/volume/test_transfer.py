@@ -81,7 +81,7 @@ def test_an_upload_goes_on_when_its_pod_is_deleted_and_is_not_done_twice(there: 
     assert there.digests(f"data/{there.name}") == digests(books)
     again = upload(items, remote)
     assert again.present == again.total
-    remote.remove()
+    remote.close()
 
 
 def test_cp_goes_both_ways(there: There, books: Path) -> None:
