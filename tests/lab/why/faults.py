@@ -307,7 +307,7 @@ FAULTS = [
     Fault(
         id="namespace-ending",
         says=("is being deleted",),
-        shows=('"phase": "Terminating"', "SomeFinalizersRemain"),  # the conditions come after the phase
+        shows=('"phase": "Terminating"', "NamespaceFinalizersRemaining"),  # conditions follow the phase
         home="ending",
         types=("get namespace",),
         prints="finalizers",
