@@ -6,7 +6,9 @@ all its fields.
 """
 
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from stoker.rundir.records import Count, Record, Seconds, Workers, has_time, typed_fields
 from stoker.spec.derive import ShortSchedule
@@ -162,7 +164,7 @@ class Changed(Event):
     """The run is resumed with other settings: key -> [before, after]."""
 
     kind = "changed"
-    changes: dict[str, list[Any]]
+    changes: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]]
 
     @property
     def sentence(self) -> str:
@@ -384,14 +386,12 @@ EVENTS: dict[str, type[Event]] = {
     )
 }  # fmt: skip
 
-
-KINDS: list[type[Event]] = [*EVENTS.values(), UnknownEvent]
 FIELDS = {
     event.kind: (
         [item.name for item in fields(event)],
         {item.name for item in fields(event) if item.default is MISSING and item.default_factory is MISSING},
     )
-    for event in KINDS
+    for event in EVENTS.values()
 }
 """For each kind: all its fields, and those without a default."""
 
@@ -400,10 +400,9 @@ def parse_event(record: Record) -> Event | None:
     """None when it is not an event, or a field of it has another type."""
     if not has_time(record) or type(record.get("kind")) is not str:
         return None
-    kind = EVENTS.get(record["kind"], UnknownEvent)
-    names, needed = FIELDS[kind.kind]
-    if needed <= record.keys():
-        values = {name: record[name] for name in names if name in record}
+    names, needed = FIELDS.get(record["kind"], ([], set()))
+    if names and needed <= record.keys():
+        kind, values = EVENTS[record["kind"]], {name: record[name] for name in names if name in record}
     else:
         own = {key: value for key, value in record.items() if key not in HEAD}
         kind, values = UnknownEvent, {key: record[key] for key in ("time", "rank", "host") if key in record}
