@@ -196,10 +196,12 @@ class Local:
         holder = run.holder()
         if holder is None:
             return False
+        if not holder["pid"]:  # the lock is taken a moment before its holder is written to it
+            raise UserError(f"run '{run.name}' is just starting", remedy="Wait a moment and try again")
         if holder["host"] != socket.gethostname():
             raise UserError(
                 f"run '{run.name}' runs on {holder['host']}, not on this machine",
-                remedy=f"Run there: stoker stop {run.shown}",
+                remedy=f"Run there: stoker stop {shlex.quote(run.shown)}",
             )
         if not _is_supervisor(holder["pid"]):
             raise UserError(
@@ -259,7 +261,10 @@ class Local:
         )
 
     def files(self, run: RunDir, *, moving: bool = False) -> Files:  # noqa: ARG002
-        raise UserError(f"run '{run.name}' is on this machine, in {run.path}", remedy=f"Look there: cd {run.path}")
+        raise UserError(
+            f"run '{run.name}' is on this machine, in {run.path}",
+            remedy=f"Use its files directly: cd {shlex.quote(str(run.path))}",
+        )
 
 
 def _tied(argv: tuple[str, ...]) -> tuple[str, ...]:
