@@ -26,7 +26,6 @@ from stoker.backends.backend import (
 from stoker.backends.local import machine, processes
 from stoker.backends.local.environment import WorkerEnvironment, worker_environment
 from stoker.backends.local.plan import plan
-from stoker.backends.local.top import Top
 from stoker.diagnose.facts import DiagnosisFacts
 from stoker.diagnose.records import record_fact, run_fact
 from stoker.rundir import Exit, Record, RunDir
@@ -174,6 +173,8 @@ class Local:
         return DiagnosisFacts(run=run_fact(run), record=record_fact(run))
 
     def top(self, run: RunDir, *, every_s: float | None) -> Iterator[Usage]:  # noqa: ARG002
+        from stoker.backends.local.top import Top  # noqa: PLC0415 (GPU libraries, which few commands need)
+
         top = Top(run)
         if row(run).state is RunState.RUNNING:
             time.sleep(TOP_SPAN_S)
