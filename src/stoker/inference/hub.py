@@ -36,8 +36,6 @@ def push(folder: Path, repo: str) -> str:
         again = f"Try again with: hf upload {repo} {shlex.quote(str(folder))}"
         raise UserError(
             f"{folder} is exported, but the upload to {repo} failed: {first_line(e)}",
-            remedy="Give a token that may write there"
-            if denied
-            else f"Try again with: hf upload {repo} {shlex.quote(str(folder))}",
+            remedy="Give a token that may write there" if denied else again,
         ) from e
     return str(address)
