@@ -16,6 +16,7 @@ import numpy as np
 
 from processes import tree
 from stoker.data.shards import Index, Shard
+from stoker.supervise.parent_death import die_with_parent
 
 WARM_UP_STEPS = 12
 
@@ -76,10 +77,13 @@ class Contestant:
 
 
 def start(name: str, command: list[str], *, times: Path, log: Path) -> Contestant:
-    """Start the process and stop it at once; its first turn continues it."""
+    """Start the process and stop it at once; its first turn continues it. It dies with this process."""
+    me = os.getpid()
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     with open(log, "wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, env=environment, preexec_fn=lambda: die_with_parent(me)
+        )
     contestant = Contestant(name, process, times, log)
     contestant.signal(signal.SIGSTOP)
     return contestant

@@ -1,5 +1,6 @@
 """`make bench` runs every benchmark, and RESULTS.md has one table for each."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHES, FOLDER, HELPERS, gpu_missing
+from tests.processes import is_alive
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,3 +67,15 @@ def test_a_contestant_that_ends_early_is_reported_with_its_log(tmp_path: Path, m
     with pytest.raises(SystemExit, match="peer ended:\nno memory left"):
         contestant.warm_up()
     contestant.end()
+
+
+def test_a_contestant_dies_with_the_benchmark(tmp_path: Path) -> None:
+    """It may be stopped, and would stay so."""
+    code = "import os, sys\nfrom pathlib import Path\nfrom contest import start\n"
+    code += "argv = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+    code += "contestant = start('peer', argv, times=Path('times'), log=Path('log'))\n"
+    code += "print(contestant.process.pid, flush=True)\nos.kill(os.getpid(), 9)"
+    path = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")]))
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    until(lambda: not is_alive(int(done.stdout)))
