@@ -51,12 +51,12 @@ def main() -> None:
 def compare(name: str, records: Path, work: Path, args: argparse.Namespace) -> list[list[list[float]]]:
     contestants = [_stoker(name, records, work, args.precision), _hugging_face(name, records, work, args.precision)]
     try:
-        for one in contestants:
-            one.warm_up()
-        return [[one.turn(seconds=args.turn, steps=3) for one in contestants] for _ in range(args.pairs)]
+        for contestant in contestants:
+            contestant.warm_up()
+        return [[side.turn(seconds=args.turn, steps=3) for side in contestants] for _ in range(args.pairs)]
     finally:
-        for one in contestants:
-            one.end()
+        for contestant in contestants:
+            contestant.end()
 
 
 def random_pairs(folder: Path, shortest: int, longest: int) -> Path:
@@ -82,10 +82,15 @@ def random_pairs(folder: Path, shortest: int, longest: int) -> Path:
 
 
 def _stoker(name: str, records: Path, work: Path, precision: str) -> Contestant:
-    words = ["model.family=bert", *(f"model.{key}={value}" for key, value in SHAPE.items())]
-    words += [f"model.context={LENGTH}", f"batch.length={LENGTH}", f"batch.sequences={SEQUENCES}", f"data={records}"]
-    words += [f"precision={precision}", "compile=true", "checkpoint.every=100000", "on.device=cpu"]
-    return start_stoker(name, words, work)
+    overrides = ["model.family=bert", *(f"model.{key}={value}" for key, value in SHAPE.items())]
+    overrides += [
+        f"model.context={LENGTH}",
+        f"batch.length={LENGTH}",
+        f"batch.sequences={SEQUENCES}",
+        f"data={records}",
+    ]
+    overrides += [f"precision={precision}", "compile=true", "checkpoint.every=100000", "on.device=cpu"]
+    return start_stoker(name, overrides, work)
 
 
 def _hugging_face(name: str, records: Path, work: Path, precision: str) -> Contestant:

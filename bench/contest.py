@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from processes import tree
 from stoker.data.shards import Index, Shard
+from stoker.supervise.parent_death import die_with_parent
 
 WARM_UP_STEPS = 12
 
@@ -63,27 +66,32 @@ class Contestant:
         self.signal(signal.SIGSTOP)
 
     def signal(self, number: int) -> None:
-        for pid in _tree(self.process.pid):
-            os.kill(pid, number)
+        for pid in tree(self.process.pid):
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, number)
 
     def end(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.process.wait()
+        if self.process.poll() is None:  # the PID of a process that was waited for may belong to another one
+            self.signal(signal.SIGKILL)
+            self.process.wait()
 
 
 def start(name: str, command: list[str], *, times: Path, log: Path) -> Contestant:
-    """Start the process and stop it at once; its first turn continues it."""
+    """Start the process and stop it at once; its first turn continues it. It dies with this process."""
+    me = os.getpid()
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     with open(log, "wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
-    one = Contestant(name, process, times, log)
-    one.signal(signal.SIGSTOP)
-    return one
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, env=environment, preexec_fn=lambda: die_with_parent(me)
+        )
+    contestant = Contestant(name, process, times, log)
+    contestant.signal(signal.SIGSTOP)
+    return contestant
 
 
-def start_stoker(name: str, words: list[str], work: Path) -> Contestant:
-    words = [f"name={name}", "until.steps=100000", "log.every=1", "eval.every=0", "on.workers=1", *words]
-    command = [sys.executable, "-m", "stoker", "train", "--runs", str(work / "runs"), *words]
+def start_stoker(name: str, overrides: list[str], work: Path) -> Contestant:
+    common = [f"name={name}", "until.steps=100000", "log.every=1", "eval.every=0", "on.workers=1"]
+    command = [sys.executable, "-m", "stoker", "train", "--runs", str(work / "runs"), *common, *overrides]
     return start("stoker", command, times=work / "runs" / name / "metrics.jsonl", log=work / f"{name}.log")
 
 
@@ -98,12 +106,3 @@ def random_tokens(folder: Path, vocab: int) -> Path:
         bytes=tokens.nbytes, skipped=0, train=[shard],
     ).write(folder)  # fmt: skip
     return folder
-
-
-def _tree(pid: int) -> list[int]:
-    """The process and all its descendants."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += _tree(int(child))
-    return found

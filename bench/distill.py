@@ -33,12 +33,12 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         runs = Path(name)
-        taught_by = held_out_loss(runs, "teacher", [*TEACHER, f"until.steps={args.teacher_steps}"])
-        print(f"the teacher's held-out loss after {args.teacher_steps} steps: {taught_by:.4f}", flush=True)
+        teacher_loss = held_out_loss(runs, "teacher", [*TEACHER, f"until.steps={args.teacher_steps}"])
+        print(f"the teacher's held-out loss after {args.teacher_steps} steps: {teacher_loss:.4f}", flush=True)
         alone, taught = gains(runs, seeds=args.seeds, steps=args.steps)
     print(f"{'seed':<6}{'alone':>9}{'taught':>9}{'gain':>9}")
-    for seed, (one, other) in enumerate(zip(alone, taught, strict=True)):
-        print(f"{seed:<6}{one:>9.4f}{other:>9.4f}{one - other:>9.4f}")
+    for seed, (plain, distilled) in enumerate(zip(alone, taught, strict=True)):
+        print(f"{seed:<6}{plain:>9.4f}{distilled:>9.4f}{plain - distilled:>9.4f}")
     gain = statistics.mean(alone) - statistics.mean(taught)
     print(f"mean gain {gain:.4f} nats; the seeds alone spread by {spread(alone):.4f} (taught {spread(taught):.4f})")
 
@@ -47,9 +47,9 @@ def gains(runs: Path, *, seeds: int, steps: int, how: Sequence[str] = ()) -> tup
     """Held-out losses of the student alone and distilled, per seed; `how` has additional overrides for distillation."""
     alone, taught = [], []
     for seed in range(seeds):
-        words = [*STUDENT, f"until.steps={steps}", f"seed={seed}"]
-        alone.append(held_out_loss(runs, f"alone-{seed}", words))
-        taught.append(held_out_loss(runs, f"taught-{seed}", [*words, "objective.teacher=teacher", *how]))
+        overrides = [*STUDENT, f"until.steps={steps}", f"seed={seed}"]
+        alone.append(held_out_loss(runs, f"alone-{seed}", overrides))
+        taught.append(held_out_loss(runs, f"taught-{seed}", [*overrides, "objective.teacher=teacher", *how]))
     return alone, taught
 
 
@@ -57,9 +57,20 @@ def spread(losses: list[float]) -> float:
     return max(losses) - min(losses)
 
 
-def held_out_loss(runs: Path, name: str, words: list[str]) -> float:
+def held_out_loss(runs: Path, name: str, overrides: list[str]) -> float:
     corpus = f"data.path={sysconfig.get_path('stdlib')}/*.py"
-    command = [sys.executable, "-m", "stoker", "train", f"name={name}", corpus, *COMMON, *words, "--runs", str(runs)]
+    command = [
+        sys.executable,
+        "-m",
+        "stoker",
+        "train",
+        f"name={name}",
+        corpus,
+        *COMMON,
+        *overrides,
+        "--runs",
+        str(runs),
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     lines = (runs / name / "metrics.jsonl").read_text().splitlines()
     loss: float = json.loads(lines[-1])["val_loss"]

@@ -8,6 +8,7 @@ ratio; the table shows medians.
 
 import argparse
 import statistics
+import sys
 import sysconfig
 import time
 from collections.abc import Callable
@@ -59,7 +60,7 @@ def compare(shape: Model, tokenizer: LoadedTokenizer, prompts: list[str], *, pai
     )  # fmt: skip
     reference = GPT2LMHeadModel(config).eval()
     reference.load_state_dict(SPEC.to_hf(model.state_dict()), strict=False)
-    given = torch.tensor([tokenizer.tokenizer.encode(prompt).ids for prompt in prompts])
+    prompt_ids = torch.tensor([tokenizer.tokenizer.encode(prompt).ids for prompt in prompts])
 
     def ours() -> list[list[int]]:
         pieces = generate(model, shape, tokenizer.tokenizer, tokenizer.end_id, prompts, SETTINGS)
@@ -67,13 +68,13 @@ def compare(shape: Model, tokenizer: LoadedTokenizer, prompts: list[str], *, pai
         return [endings[row] for row in sorted(endings)]
 
     def theirs() -> list[list[int]]:
-        written: list[list[int]] = reference.generate(
-            given, attention_mask=torch.ones_like(given), max_new_tokens=NEW, do_sample=False, use_cache=True
+        tokens: list[list[int]] = reference.generate(
+            prompt_ids, attention_mask=torch.ones_like(prompt_ids), max_new_tokens=NEW, do_sample=False, use_cache=True
         )[:, PROMPT:].tolist()
-        return written
+        return tokens
 
     if ours() != theirs():  # the first turn of each is also its warm-up
-        print("the two write different text")
+        sys.exit("Stoker and transformers generate different tokens")
     return [(seconds(ours), seconds(theirs)) for _ in range(pairs)]
 
 
@@ -85,12 +86,12 @@ def seconds(work: Callable[[], object]) -> float:
 
 def some_prompts(tokenizer: LoadedTokenizer, sources: list[str], number: int) -> list[str]:
     """Prompts of equal length in tokens, because transformers would pad them otherwise."""
-    found: list[str] = []
+    prompts: list[str] = []
     for source in sources:
         text = tokenizer.tokenizer.decode(tokenizer.tokenizer.encode(source[:400]).ids[:PROMPT])
         if len(tokenizer.tokenizer.encode(text).ids) == PROMPT:
-            found.append(text)
-    return found[:number]
+            prompts.append(text)
+    return prompts[:number]
 
 
 if __name__ == "__main__":

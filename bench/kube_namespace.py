@@ -8,8 +8,8 @@ from lab.kubectl import Kubectl
 
 
 @contextmanager
-def fresh_namespace(kubectl: Kubectl, *, named: str) -> Iterator[str]:
-    namespace = f"{named}-{uuid.uuid4().hex[:6]}"
+def fresh_namespace(kubectl: Kubectl, *, prefix: str) -> Iterator[str]:
+    namespace = f"{prefix}-{uuid.uuid4().hex[:6]}"
     kubectl("create", "namespace", namespace)
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     metadata = {"name": "training", "namespace": namespace}

@@ -12,5 +12,5 @@ def print_medians(commands: dict[str, list[str]], *, turns: int) -> None:
             began = time.perf_counter()
             subprocess.run(command, check=True, capture_output=True)
             seconds[name].append(time.perf_counter() - began)
-    for name, found in seconds.items():
-        print(f"{name:<16}{statistics.median(found):>8.3f} s (median of {turns}), at most {max(found):.3f} s")
+    for name, times in seconds.items():
+        print(f"{name:<16}{statistics.median(times):>8.3f} s (median of {turns}), at most {max(times):.3f} s")

@@ -1,7 +1,7 @@
 """Measures the speed of `stoker prepare` against the tokenizers library, and its memory for small and large data.
 
-    python bench/prepare.py            # 10 MB against 1 GB of text: about ten minutes on two cores
-    python bench/prepare.py --quick    # 10 MB against 100 MB
+    python bench/prepare.py [--pairs 5]    # 10 MB against 1 GB of text: about ten minutes on two cores
+    python bench/prepare.py --quick        # 10 MB against 100 MB
 
 Both sides use one core, the same text and the same tokenizer, and take turns; the library gets whole files in batches
 of 1 MB. Memory is the sum over all processes of a `prepare` with two workers that also trains its tokenizer.
@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
+from processes import tree
 from stoker.data.prepare import prepare
 from stoker.spec.data import Data, TrainTokenizer
 
 MB = 10**6
-PAIRS = 5
 SAMPLE_S = 0.02
 
 CHILD = """
@@ -43,15 +43,17 @@ if __name__ == "__main__":
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="100 MB instead of 1 GB")
-    large = 100 * MB if parser.parse_args().quick else 1000 * MB
+    parser.add_argument("--pairs", type=int, default=5)
+    args = parser.parse_args()
+    large = 100 * MB if args.quick else 1000 * MB
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    table = Table("what", "value", "against", title="stoker prepare")
+    table = Table("measurement", "value", "ratio", title="stoker prepare")
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as name:
         folder = Path(name)
-        speeds = measure_speed(folder)
+        speeds = measure_speed(folder, pairs=args.pairs)
         best = max(speeds["encode_batch"], speeds["encode_batch_fast"])
-        for what in ("encode_batch", "encode_batch_fast"):
-            table.add_row(f"raw tokenizers, {what}", f"{speeds[what]:.2f} MB/s per core", "")
+        for method in ("encode_batch", "encode_batch_fast"):
+            table.add_row(f"raw tokenizers, {method}", f"{speeds[method]:.2f} MB/s per core", "")
         table.add_row(
             "prepare, reading to index",
             f"{speeds['prepare']:.2f} MB/s per core",
@@ -65,21 +67,21 @@ def main() -> None:
     Console(width=120).print(table)
 
 
-def measure_speed(folder: Path) -> dict[str, float]:
+def measure_speed(folder: Path, *, pairs: int) -> dict[str, float]:
     """Median MB/s of each side."""
     texts = standard_library(10 * MB)
     data = folder / "speed"
     data.mkdir()
     for number, text in enumerate(texts):
         (data / f"{number:05d}.txt").write_bytes(text.encode())
-    made = prepare(Data(path=str(data), tokenizer=TrainTokenizer(train=8000)), folder / "made")
-    tokenizer_file, size = made.tokenizer / "tokenizer.json", sum(len(text.encode()) for text in texts) / MB
+    prepared = prepare(Data(path=str(data), tokenizer=TrainTokenizer(train=8000)), folder / "prepared")
+    tokenizer_file, size = prepared.tokenizer / "tokenizer.json", sum(len(text.encode()) for text in texts) / MB
     times: dict[str, list[float]] = {"encode_batch": [], "encode_batch_fast": [], "prepare": []}
-    for pair in range(PAIRS):
+    for pair in range(pairs):
         for name in ("encode_batch", "encode_batch_fast"):
             encode = getattr(Tokenizer.from_file(str(tokenizer_file)), name)
             times[name].append(timed(partial(raw, encode, texts)))
-        spec, out = Data(path=str(data), tokenizer=str(made.tokenizer)), folder / f"out-{pair}"
+        spec, out = Data(path=str(data), tokenizer=str(prepared.tokenizer)), folder / f"out-{pair}"
         times["prepare"].append(timed(partial(prepare, spec, out, workers=1)))
     return {name: size / statistics.median(seconds) for name, seconds in times.items()}
 
@@ -112,14 +114,6 @@ def measure_memory(folder: Path, size: int) -> int:
     return peak
 
 
-def tree(pid: int) -> list[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [pid, *(below for child in children for below in tree(int(child)))]
-
-
 def resident(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -147,9 +141,9 @@ def standard_library(size: int) -> list[str]:
 
 
 def timed(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - begin
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

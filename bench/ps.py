@@ -28,8 +28,8 @@ def main() -> None:
         size = sum(path.stat().st_size for path in runs.rglob("*") if path.is_file())
         print(f"{RUNS} runs, {LINES:,} lines of metrics each, {size / 2**20:.0f} MiB in all")
         listing = [sys.executable, "-m", "stoker", "ps", "--runs", str(runs)]
-        shown = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
-        assert shown.count("\n") == RUNS + 1, shown
+        output = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
+        assert output.count("\n") == RUNS + 1, output
         commands = {"stoker ps": listing, "python -c ''": [sys.executable, "-c", ""]}
         print_medians(commands, turns=TURNS)
 

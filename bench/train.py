@@ -24,7 +24,7 @@ class Case:
     vocab: int
     sequences: int
     length: int
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     arguments: dict[str, Any]
 
     def speed(self, times: list[float]) -> float:
@@ -70,19 +70,19 @@ def main() -> None:
 def compare(name: str, case: Case, tokens: Path, work: Path, *, pairs: int, turn: float) -> list[list[float]]:
     contestants = [_stoker(name, case, tokens, work), _hugging_face(name, case, tokens, work)]
     try:
-        for one in contestants:
-            one.warm_up()
-        return [[case.speed(one.turn(seconds=turn, steps=3)) for one in contestants] for _ in range(pairs)]
+        for contestant in contestants:
+            contestant.warm_up()
+        return [[case.speed(side.turn(seconds=turn, steps=3)) for side in contestants] for _ in range(pairs)]
     finally:
-        for one in contestants:
-            one.end()
+        for contestant in contestants:
+            contestant.end()
 
 
 def _stoker(name: str, case: Case, tokens: Path, work: Path) -> Contestant:
-    words = [f"model.{key}={value}" for key, value in case.shape.items()]
-    words += [f"model.context={case.length}", f"batch.length={case.length}", f"batch.sequences={case.sequences}"]
-    words += [f"data={tokens}", "checkpoint.every=100000", *case.words, *SETTINGS[name][0]]
-    return start_stoker(name, words, work)
+    overrides = [f"model.{key}={value}" for key, value in case.shape.items()]
+    overrides += [f"model.context={case.length}", f"batch.length={case.length}", f"batch.sequences={case.sequences}"]
+    overrides += [f"data={tokens}", "checkpoint.every=100000", *case.overrides, *SETTINGS[name][0]]
+    return start_stoker(name, overrides, work)
 
 
 def _hugging_face(name: str, case: Case, tokens: Path, work: Path) -> Contestant:

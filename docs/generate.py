@@ -6,6 +6,7 @@ python docs/generate.py
 from pathlib import Path
 
 from stoker.spec.keys import doc, keys
+from stoker.spec.on import KubernetesOn, On
 from stoker.spec.run import RunSpec, ScriptSpec
 
 OUT = Path(__file__).parent / "reference" / "run-file.md"
@@ -15,18 +16,19 @@ def reference() -> str:
     lines = [
         "# The run file",
         "",
-        "Made by `python docs/generate.py` from the source; `stoker schema` has the types.",
+        "Generated from the source by `python docs/generate.py`; `stoker schema` has the types.",
         "",
     ]
     defaults = ScriptSpec(script="x").model_dump(mode="json")
     defaults |= RunSpec.model_validate({"data": {"path": "x"}, "until": {"steps": 1}}).model_dump(mode="json")
+    first_of_kubernetes = next(name for name in KubernetesOn.model_fields if name not in On.model_fields)
     section = None
     for key in keys():
         head, _, tail = key.partition(".")
         if head != section:
             section = head
             lines += ["", f"## {head}{_default(head, defaults)}", "", doc(head), ""]
-        if tail == "nodes" and head == "on":
+        if key == f"on.{first_of_kubernetes}":
             lines += ["", "With `kind: kubernetes`:", ""]
         if tail:
             lines.append(f"- `{key}`{_default(key, defaults)}: {doc(key)}")

@@ -1,4 +1,4 @@
-"""A web server that answers as a function says."""
+"""A web server whose responses come from a function."""
 
 import http.server
 import ssl
@@ -14,7 +14,7 @@ Answer = tuple[int, Mapping[str, str], bytes]
 
 @contextmanager
 def answers(answer: Callable[[str, str, Message], Answer], tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """What a request of a method, path and headers gets, at the host and port that this gives."""
+    """Serve `answer(method, path, headers)`. Yields host:port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self) -> None:
@@ -24,7 +24,7 @@ def answers(answer: Callable[[str, str, Message], Answer], tls: ssl.SSLContext |
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            with suppress(OSError):  # the other side has had enough
+            with suppress(OSError):  # the client has closed the connection
                 self.wfile.write(body)
 
         do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = do_DELETE = answer

@@ -1,4 +1,4 @@
-"""A bare Debian in a folder: what `make test` finds on a machine that was installed a minute ago."""
+"""A bare Debian in a folder: a machine on which nothing has been installed yet."""
 
 import os
 import re
@@ -14,12 +14,12 @@ from typing import TextIO
 PACKAGES = ["ca-certificates", "make", "python3", "python3-pip"]
 SUITE = "bookworm"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-COPIED = ["/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/root/.config/go/env"]
+COPIED_FILES = ["/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/root/.config/go/env"]
 CERTIFICATES = "/usr/local/share/ca-certificates"
-REACH = r"(?i).*_proxy|pip_.*|go(proxy|sumdb|nosumdb|noproxy|private)|.*(cert|ca_bundle|cainfo).*"
-"""Environment variables that say how this machine reaches the package indexes."""
-# All mounts and processes belong to namespaces that end with the command: none is left in the folder afterwards.
-APART = [
+COPIED_VARIABLES = r"(?i).*_proxy|pip_.*|go(proxy|sumdb|nosumdb|noproxy|private)|.*(cert|ca_bundle|cainfo).*"
+"""Environment variables with the proxies, certificates and package indexes of this machine."""
+# All mounts and processes are in namespaces that end with the command, so none is left in the folder afterwards.
+NAMESPACES = [
     "setpriv",
     "--pdeathsig=KILL",
     "unshare",
@@ -52,10 +52,10 @@ class Bare:
     root: Path
 
     def run(self, log: TextIO, *argv: str, **env: str) -> int:
-        """A command inside, as root; each line that it prints is logged after the minutes since it began."""
+        """Run a command inside, as root. Log each line that it prints, prefixed with the time since its start."""
         began = time.monotonic()
         with subprocess.Popen(
-            [*APART, "sh", "-c", ENTER, str(self.root), *argv],
+            [*NAMESPACES, "sh", "-c", ENTER, str(self.root), *argv],
             env=self._environment() | env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -70,35 +70,34 @@ class Bare:
                     log.write(f"{passed // 60:3}:{passed % 60:02} {line}")
                     log.flush()
             finally:
-                process.kill()  # and with it all that runs inside
+                process.kill()  # ends every process inside
         return process.returncode
 
     def _environment(self) -> dict[str, str]:
-        carried = {name: value for name, value in os.environ.items() if re.fullmatch(REACH, name)}
-        there = {
+        copied = {name: value for name, value in os.environ.items() if re.fullmatch(COPIED_VARIABLES, name)}
+        usable = {
             name: value
-            for name, value in carried.items()
+            for name, value in copied.items()
             if not value.startswith("/") or (self.root / value.lstrip("/")).exists()
         }
-        return there | {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"}
+        return usable | {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"}
 
 
 @contextmanager
 def bare(folder: Path) -> Iterator[Bare]:
-    """Debian with Python, pip and make, and this machine's way to the package indexes. The folder goes afterwards."""
-    made = Bare(root=folder)
+    """Debian with Python, pip and make, and this machine's package indexes. The folder is deleted afterwards."""
     try:
         argv = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(folder)]
         done = subprocess.run(argv, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-        _carry(folder)
-        yield made
+        _copy_settings(folder)
+        yield Bare(root=folder)
     finally:
         _remove(folder)
 
 
-def _carry(root: Path) -> None:
-    for name in COPIED:
+def _copy_settings(root: Path) -> None:
+    for name in COPIED_FILES:
         if Path(name).exists():
             (root / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(name, root / name.lstrip("/"))
@@ -110,8 +109,8 @@ def _carry(root: Path) -> None:
 
 
 def _remove(root: Path) -> None:
-    """Never while something is mounted there: what would be deleted then is this machine's own."""
+    """Refuse while something is mounted there: it would delete files of this machine."""
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    inside = [place for place in mounted if Path(place).is_relative_to(root.resolve())]
+    inside = [mount for mount in mounted if Path(mount).is_relative_to(root.resolve())]
     assert not inside, f"still mounted: {', '.join(inside)}"
     shutil.rmtree(root)

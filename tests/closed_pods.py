@@ -1,4 +1,4 @@
-"""An API server with the pods of a run, which lets nobody into them, and a run that was launched there."""
+"""A fake API server with the pods of a run that refuses every exec, and a run that was launched there."""
 
 import json
 import threading
@@ -14,11 +14,11 @@ from stoker.backends.kubernetes.place import ClusterPlace
 from stoker.rundir import RunDir, consent
 from stoker.spec.load import load
 
-WORDS = ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v", "on.nodes=2", "on.workers=1"]
+OVERRIDES = ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v", "on.nodes=2", "on.workers=1"]
 
 
 class Server(ThreadingHTTPServer):
-    """`hangs`: it does not even say no. `ends`: nobody finds a pod alive. `done`: the job says that it is."""
+    """`hangs`: an exec gets no answer. `ends`: an exec ends all pods. `done`: the job is complete."""
 
     request_queue_size = 512
 
@@ -27,7 +27,7 @@ class Server(ThreadingHTTPServer):
         self.pods = 2
         self.hangs = self.ends = self.done = False
         self.asked: list[str] = []
-        """Containers, in the order of who came."""
+        """The containers of the exec requests, in order."""
         self.over = threading.Event()
 
 
@@ -83,14 +83,16 @@ def serving(kubeconfig: Path) -> Iterator[Server]:
             "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}],
         }
         kubeconfig.write_text(yaml.safe_dump(values))
-        yield server
-        server.over.set()
-        server.shutdown()
+        try:
+            yield server
+        finally:
+            server.over.set()
+            server.shutdown()
 
 
-def launched(folder: Path, job: str, *words: str) -> RunDir:
+def launched(folder: Path, job: str, *overrides: str) -> RunDir:
     run = RunDir(folder / "runs" / "demo")
-    run.create(load(None, [*WORDS, *words]).spec, None)
+    run.create(load(None, [*OVERRIDES, *overrides]).spec, None)
     place = {"context": "lab", "namespace": "team", "job": job, "run": run.name, "volume": "v", "image": "x"}
     ref = ClusterPlace(kind="kubernetes", **place)
     ref.write(run)

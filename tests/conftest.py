@@ -1,4 +1,4 @@
-"""Real runs of the real command, small enough for two cores."""
+"""Fixtures for all tests: the real command, small texts, supervisors, a fake hub."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from tests.written import events_of
 
 SLOW_FIXTURES = {"stoker", "trained", "nodes", "terminal", "script", "moto", "fake_gcs", "wires", "hub"}
 SLOW_NAMES = {"subprocess", "torch", "inside", "Popen", "submit"}
-"""Names that a test itself uses. What is slow for another reason is marked by hand."""
+"""Names that the code of a slow test uses. A test that is slow for another reason is marked by hand."""
 
 
 class Command:
@@ -40,7 +40,7 @@ class Command:
         done = subprocess.run(self._argv(words), cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
         if code is not None:
             assert done.returncode == code, (
-                f"stoker {' '.join(words)} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
+                f"stoker {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
             )
         return done
 
@@ -60,7 +60,7 @@ class Command:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `slow` what starts commands or computes with torch: `make quick` leaves it out."""
+    """Mark tests that start commands or compute with torch as `slow`: `make quick` leaves them out."""
     for item in items:
         if isinstance(item, pytest.Function) and (
             SLOW_FIXTURES.intersection(item.fixturenames) or SLOW_NAMES.intersection(item.function.__code__.co_names)
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def signals_that_nohup_ignores() -> None:
-    """A command honours what it was told to ignore when it started, and would not hear the tests."""
+    """Restore the handlers: a command inherits ignored signals, and would ignore those that the tests send."""
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
@@ -78,11 +78,11 @@ def signals_that_nohup_ignores() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Which runs were launched is written here, not into the home of who tests."""
+    """Launched runs are recorded here, not in the home of the user; nor is the user's configuration read."""
     folder = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_STATE_HOME", str(folder))
-        environment.setenv("XDG_CONFIG_HOME", str(folder / "no-config"))  # nor are the defaults of who tests read
+        environment.setenv("XDG_CONFIG_HOME", str(folder / "no-config"))
         environment.delenv("STOKER_RUNS", raising=False)
         yield folder
 
@@ -112,7 +112,7 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
-    """A file of text, for a test that only needs some."""
+    """A small text file."""
     path = tmp_path / "book.txt"
     path.write_text("".join(f"It was day {i} of the voyage, and the sea was calm.\n" for i in range(300)))
     return path
@@ -135,7 +135,7 @@ def pairs(books: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """Looks often: for who is to act at a certain step."""
+    """`until` with a short interval, for tests that act at a certain step."""
     return partial(until, every_s=0.002)
 
 
@@ -162,7 +162,7 @@ def workers_of() -> Callable[[subprocess.Popen[str]], list[int]]:
 
 @pytest.fixture
 def kill_tree() -> Callable[[subprocess.Popen[str]], None]:
-    """kill -9 for a command and all that it started, at once: what a power cut or the OOM killer does."""
+    """kill -9 for a command and its descendants at once, as a power cut does."""
 
     def kill(process: subprocess.Popen[str]) -> None:
         for pid in [*descendants(process.pid), process.pid]:
@@ -177,7 +177,7 @@ def kill_tree() -> Callable[[subprocess.Popen[str]], None]:
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
-    """Write a module of the user's own into this folder; gives its name. What it brings in is forgotten afterwards."""
+    """Write a module with user code into this folder and return its name. It is unloaded afterwards."""
     monkeypatch.chdir(tmp_path)
     names: list[str] = []
     path = [*sys.path]
@@ -195,20 +195,21 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Once every worker is done: a lab that came up for these tests goes with them."""
+    """Stop a lab that was started for these tests, after the last worker of the session."""
     if not hasattr(session.config, "workerinput"):
         leave()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "nodeid")]
-    lab = [one for one in reports if ("lab", True) in getattr(one, "user_properties", [])]
+    """Print the number of lab tests, and the lines that tests recorded as `summary`."""
+    reports = [report for group in terminalreporter.stats.values() for report in group if hasattr(report, "nodeid")]
+    lab = [report for report in reports if ("lab", True) in getattr(report, "user_properties", [])]
     if lab:
-        ran = sum(getattr(one, "when", "") == "call" for one in lab)
+        ran = sum(getattr(report, "when", "") == "call" for report in lab)
         terminalreporter.write_line(f"{ran} lab tests ran on a real cluster")
-    for one in reports:
-        for name, line in getattr(one, "user_properties", []):
-            if name == "said" and getattr(one, "when", "") == "call":
+    for report in reports:
+        for name, line in getattr(report, "user_properties", []):
+            if name == "summary" and getattr(report, "when", "") == "call":
                 terminalreporter.write_line(str(line))
 
 
@@ -222,7 +223,7 @@ sys.exit(main(Timeouts(settle_s=1, replacement_s=2, leader_silence_s=float(sys.a
 
 
 class Nodes:
-    """Supervisors of one run, each a process with an address of its own, that share nothing but the run directory."""
+    """Supervisors of one run. Each is a process with its own address; they share only the run directory."""
 
     def __init__(self, run: RunDir, *command: str, workers: int = 2, nodes: str = "2", silence: float = 60) -> None:
         self.run, self._silence = run, silence
@@ -242,7 +243,7 @@ class Nodes:
         return process
 
     def begin(self, number: int, **env: str) -> "list[subprocess.Popen[bytes]]":
-        """Starts so many nodes; node 0 leads."""
+        """Start this many nodes; node 0 leads."""
         leads = "(pod pod-0) leads"
         before = self.log.read_text().count(leads) if self.log.exists() else 0
         first = self.start(0, **env)
@@ -258,7 +259,7 @@ class Nodes:
         return [event for event in events_of(self.run) if event["kind"] == kind]
 
     def story(self) -> str:
-        """For who has to find out what went wrong."""
+        """The events and logs, for the message of a failed test."""
         return "\n".join([*map(str, events_of(self.run)), self.log.read_text()])
 
     def worlds(self) -> list[list[int]]:
@@ -268,20 +269,20 @@ class Nodes:
 
 @pytest.fixture
 def nodes() -> Iterator[Callable[..., Nodes]]:
-    """nodes(run, command…, workers=2, nodes="2"); none is left when the test ends."""
-    made: list[Nodes] = []
+    """nodes(run, command…, workers=2, nodes="2") creates `Nodes`; all are killed when the test ends."""
+    created: list[Nodes] = []
 
-    def make(run: RunDir, *command: str, **how: Any) -> Nodes:
-        made.append(Nodes(run, *command, **how))
-        return made[-1]
+    def create(run: RunDir, *command: str, **options: Any) -> Nodes:
+        created.append(Nodes(run, *command, **options))
+        return created[-1]
 
-    yield make
-    for one in made:
-        one.close()
+    yield create
+    for group in created:
+        group.close()
 
 
 class Hub:
-    """Serves a folder with the hub's paths; every so-many-th request fails."""
+    """Serves a folder with the hub's paths. Every `fail_every`-th request fails."""
 
     def __init__(self, root: Path, fail_every: int) -> None:
         self.root = root
@@ -291,7 +292,7 @@ class Hub:
         self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
 
     def write(self, path: str, content: str | bytes) -> Path:
-        """Below datasets/OWNER/NAME or files/."""
+        """Write a file below datasets/OWNER/NAME or files/."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -308,7 +309,7 @@ class Hub:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hub]]:
-    """Start a hub of one's own; HF_ENDPOINT leads to it."""
+    """Start a fake hub, and set HF_ENDPOINT to it."""
     started: list[Hub] = []
 
     def start(*, fail_every: int = 0) -> Hub:
@@ -322,12 +323,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         return started[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for server in started:
+        server.close()
 
 
 @pytest.fixture
 def answering() -> Iterator[Callable[..., str]]:
-    """(what a request of this method, path and headers gets) -> the host that answers so, with TLS if it is given."""
+    """answering(answer, tls=None) starts a web server (`tests.answers`) and returns its host:port."""
     with ExitStack() as started:
         yield lambda answer, tls=None: started.enter_context(answers(answer, tls))

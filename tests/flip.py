@@ -1,4 +1,4 @@
-"""One bit of a file, the other way round: what a failing disk does."""
+"""Flips one bit of a file, as a failing disk does."""
 
 from pathlib import Path
 

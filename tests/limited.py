@@ -1,4 +1,4 @@
-"""Python processes in which something is missing: code of our own runs before anything else in each of them."""
+"""Python processes in which something is missing: each runs a sitecustomize.py that removes it."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Verbs one after another in one process: starting each anew would take longer than what it does.
+# Several verbs in one process: starting a process takes longer than most verbs.
 VERBS = """
 import io, json, sys, traceback
 from contextlib import redirect_stderr, redirect_stdout
@@ -38,7 +38,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limited:
-    """A folder whose sitecustomize.py every Python process imports first, and so do the processes that it starts."""
+    """A folder whose sitecustomize.py a Python process imports first, and the processes that it starts do too."""
 
     folder: Path
 
@@ -48,14 +48,15 @@ class Limited:
         return cls(folder=folder)
 
     def environment(self) -> dict[str, str]:
-        return os.environ | {"PYTHONPATH": str(self.folder)}
+        path = os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH")]))
+        return os.environ | {"PYTHONPATH": path}
 
     def python(self, code: str, *words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
         argv = [sys.executable, "-c", code, *words]
         return subprocess.run(argv, cwd=cwd, env=self.environment(), capture_output=True, text=True, timeout=600)
 
     def verbs(self, *commands: Sequence[str], cwd: Path) -> list[Ended]:
-        """`stoker …` for each of the commands."""
+        """Run `stoker …` with the arguments of each command."""
         done = self.python(VERBS, json.dumps([list(words) for words in commands]), cwd=cwd)
         assert done.returncode == 0, done.stdout + done.stderr
         return [Ended(code=code, out=out, err=err) for code, out, err in json.loads(done.stdout.splitlines()[-1])]

@@ -1,4 +1,4 @@
-"""What a test needs of the machine that it runs on."""
+"""Skips tests that need more than this machine has."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A real server on this machine, for as long as a test needs it."""
+"""A real server on this machine, for the duration of a test."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def served(argv: Sequence[str], url: str, *, log: Path = Path(os.devnull)) -> Iterator[None]:
-    """From when it answers at this URL, whatever that is. It dies with the tests."""
+    """Start a server and wait until it answers at this URL with any status. It dies with this process."""
     tests = os.getpid()
     with open(log, "wb") as output:
         process = subprocess.Popen(argv, stdout=output, stderr=output, preexec_fn=lambda: die_with_parent(tests))

@@ -40,7 +40,7 @@ ONLY_HERE = {
     "rich": {"cli"},
     "httpx2": {"kube", "image"},
 }
-REGISTRIES = {  # they load a module of ours when it is asked for by its name
+REGISTRIES = {  # they load modules of Stoker by name
     "__init__.py",
     "backends/__init__.py",
     "backends/checks.py",
@@ -56,13 +56,13 @@ REGISTRIES = {  # they load a module of ours when it is asked for by its name
     "spec/code.py",  # the user's own modules
     "spec/extras.py",  # optional packages
 }
-CATCH_USER_ERRORS = {  # and do not raise it again
-    "backends/__init__.py": "ps: a run that cannot be read is a row that says so",
+CATCH_USER_ERRORS = {  # file -> why it catches UserError and does not raise it again
+    "backends/__init__.py": "ps: a run that cannot be read is a row with the reason",
     "backends/local/backend.py": "ps: as above",
-    "backends/kubernetes/facts/records.py": "why: the cluster's facts are enough for an answer",
-    "backends/kubernetes/records.py": "events: retried, while the run's own records cannot be read",
+    "backends/kubernetes/facts/records.py": "why: the cluster's facts are enough for a diagnosis",
+    "backends/kubernetes/records.py": "events: retried while the run's own records cannot be read",
     "backends/kubernetes/view.py": "status: the cluster's view is shown, with the reason",
-    "backends/kubernetes/top.py": "a thread: the waiting thread gets it",
+    "backends/kubernetes/top.py": "a thread: passed to the waiting thread",
     "backends/kubernetes/volume/execution.py": "a thread: as above",
     "backends/transfer/send.py": "a thread: as above",
     "net/agent_client.py": "a thread: as above",
@@ -71,14 +71,14 @@ CATCH_USER_ERRORS = {  # and do not raise it again
     "backends/transfer/frames.py": "a process: sent to the process that started it",
     "data/pool.py": "a process: as above",
     "data/remote/download.py": "a process: printed",
-    "data/stream/__main__.py": "a process: written down for the run",
+    "data/stream/__main__.py": "a process: recorded for the run",
     "supervise/__main__.py": "a process: printed",
     "supervise/scale.py": "a process: printed",
     "train/__main__.py": "a process: written to exit.json",
-    "data/files.py": "made more exact",
-    "data/passages.py": "files that have moved are looked for, and need not be found",
-    "inference/card.py": "a model card, when the token set is gone",
-    "inference/parity.py": "an export's record of what differs",
+    "data/files.py": "replaced by a more exact error",
+    "data/passages.py": "files that have moved are searched for, and may be missing",
+    "inference/card.py": "a model card without its token set",
+    "inference/parity.py": "recorded in the proof of an export",
 }
 WRITERS = {
     "write_text", "write_bytes", "mkdir", "makedirs", "touch", "unlink", "remove", "rename", "rmtree", "rmdir",
@@ -86,8 +86,8 @@ WRITERS = {
 }  # fmt: skip
 TEXTS = {"problem", "remedy", "message", "msg", "args"}
 TEXT_TESTS = {"startswith", "endswith", "search", "match", "fullmatch", "find"}
-MOST_LINES = 500
-MOST_LINES_OF_A_FUNCTION = 60
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60
 
 
 def modules_imported(tree: ast.Module) -> list[str]:
@@ -118,13 +118,13 @@ def test_imports_point_down(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text()
-    assert text.count("\n") <= MOST_LINES
+    assert text.count("\n") <= MAX_FILE_LINES
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
-            assert node.end_lineno - node.lineno < MOST_LINES_OF_A_FUNCTION, f"{node.name} is too long"
+            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, f"{node.name} is too long"
 
 
-def test_every_package_has_its_layer() -> None:
+def test_every_package_has_a_layer() -> None:
     packages = {path.relative_to(SRC).parts[0].removesuffix(".py") for path in FILES} - {"__init__"}
     assert packages == set(BELOW)
 
@@ -147,13 +147,13 @@ def test_observe_writes_nothing(path: Path) -> None:
         name = called(node)
         assert name not in WRITERS, f"line {node.lineno}: {name} writes"
         assert not name.startswith("write_"), f"line {node.lineno}: {name} writes"
-        modes = [str(word.value) for word in node.args[1:2] if name == "open" and isinstance(word, ast.Constant)]
+        modes = [str(mode.value) for mode in node.args[1:2] if name == "open" and isinstance(mode, ast.Constant)]
         assert not set("".join(modes)) & set("wax+"), f"line {node.lineno}: open for writing"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
-def test_users_errors_are_caught_where_they_are_shown(path: Path) -> None:
-    """In cli/. Elsewhere they are raised again, or caught in a file of this list, for its reason."""
+def test_user_errors_are_caught_only_in_the_cli(path: Path) -> None:
+    """Elsewhere they are raised again, or the file is in CATCH_USER_ERRORS with a reason."""
     name = str(path.relative_to(SRC))
     if name.startswith("cli/") or name in CATCH_USER_ERRORS:
         return
@@ -186,7 +186,7 @@ def handlers(path: Path) -> list[ast.ExceptHandler]:
 
 
 def mentions_text(node: ast.AST, error: str | None) -> bool:
-    """`str(e)`, `e.problem` and the like."""
+    """Whether the expression contains `str(e)`, `e.problem` or the like."""
     for part in ast.walk(node):
         if isinstance(part, ast.Call) and called(part) == "str" and part.args:
             part = part.args[0]

@@ -37,10 +37,10 @@ class Absent:
         if name.partition(".")[0] in {names!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
-def from_name(name, found=metadata.Distribution.from_name):
+def from_name(name, original=metadata.Distribution.from_name):
     if name in {names!r}:
         raise metadata.PackageNotFoundError(name)
-    return found(name)
+    return original(name)
 
 sys.meta_path.insert(0, Absent())
 metadata.Distribution.from_name = from_name
@@ -49,17 +49,21 @@ metadata.Distribution.from_name = from_name
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Limited:
-    """Python in which only the standard library, Stoker and what it requires without an extra can be imported."""
+    """Python that can import only the standard library, Stoker and the packages it requires without an extra."""
     allowed = set(_closure("stoker"))
     by_module = metadata.packages_distributions()
-    absent = {name for name, found in by_module.items() if not allowed & {canonicalize_name(one) for one in found}}
+    absent = {
+        module
+        for module, distributions in by_module.items()
+        if not allowed & {canonicalize_name(distribution) for distribution in distributions}
+    }
     assert {"torch", "pyarrow", "h5py", "transformers", "boto3", "torchx"} <= absent
     assert not {"numpy", "tokenizers", "pydantic", "stoker"} & absent
     return Limited.by(BLOCK.format(names=absent), tmp_path_factory.mktemp("core"))
 
 
 def _closure(name: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The distributions that one needs, without its extras."""
+    """The distributions that a distribution requires without extras, and itself."""
     name = canonicalize_name(name)
     if name in seen:
         return
@@ -68,14 +72,14 @@ def _closure(name: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
         lines = metadata.requires(name) or []
     except metadata.PackageNotFoundError:
         return
-    for need in map(Requirement, lines):
-        if need.marker is None or need.marker.evaluate({"extra": ""}):
-            yield from _closure(need.name, seen | {name})
+    for requirement in map(Requirement, lines):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield from _closure(requirement.name, seen | {name})
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A run that was copied here."""
+    """A run directory that was copied from another machine."""
     run = RunDir(tmp_path / "runs" / "tale")
     run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=8)), DataRef(shards="/nowhere", key="k"))
     run.add_event(events.Started(steps=8, tokens_per_step=32, chip="CPU", parameters=8), rank=0)
@@ -85,13 +89,13 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def test_every_verb_explains_itself(core: Limited, tmp_path: Path) -> None:
+def test_every_verb_prints_its_help(core: Limited, tmp_path: Path) -> None:
     for verb, ended in zip(VERBS, core.verbs(*([verb, "--help"] for verb in VERBS), cwd=tmp_path), strict=True):
         assert (ended.code, ended.err) == (0, ""), verb
         assert f"usage: stoker {verb}" in ended.out
 
 
-def test_every_module_that_no_extra_is_for_can_be_imported(core: Limited, tmp_path: Path) -> None:
+def test_every_module_that_needs_no_extra_can_be_imported(core: Limited, tmp_path: Path) -> None:
     paths = (path.relative_to(SRC).with_suffix("") for path in (SRC / "stoker").rglob("*.py"))
     names = [".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__"]
     light = [name for name in sorted(names) if not NEEDS_AN_EXTRA.fullmatch(name)]
@@ -115,22 +119,22 @@ def test_it_prepares_text_and_plans_for_a_cluster(core: Limited, tmp_path: Path,
     )
     assert [ended.code for ended in done] == [0] * len(done), done
     for ended in done[2:4]:
-        assert {one["kind"] for one in yaml.safe_load_all(ended.out)} == {"Service", "Job"}
+        assert {item["kind"] for item in yaml.safe_load_all(ended.out)} == {"Service", "Job"}
     assert "eval" in done[-1].out
     assert "--temperature" in done[-1].out
 
 
 def test_it_watches_a_run(core: Limited, tmp_path: Path, run: RunDir) -> None:
-    words = [["ps"], ["status", "tale"], ["events", "tale"], ["logs", "tale"], ["why", "tale"], ["top", "tale"]]
-    done = core.verbs(*words, cwd=tmp_path)
-    assert [ended.code for ended in done] == [0] * len(words), done
+    commands = [["ps"], ["status", "tale"], ["events", "tale"], ["logs", "tale"], ["why", "tale"], ["top", "tale"]]
+    done = core.verbs(*commands, cwd=tmp_path)
+    assert [ended.code for ended in done] == [0] * len(commands), done
     assert "2.5000" in done[0].out
     assert "4 of 8" in done[1].out
     assert run.name in done[0].out
 
 
 @pytest.mark.parametrize(
-    ("extra", "package", "words"),
+    ("extra", "package", "command"),
     [
         ("train", "torch", ["train", "data=book.txt", "until.steps=1"]),
         ("train", "torch", ["launch", "data=book.txt", "until.steps=1"]),
@@ -146,28 +150,28 @@ def test_it_watches_a_run(core: Limited, tmp_path: Path, run: RunDir) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value,
 )
-def test_what_needs_an_extra_says_so_in_one_line(
-    core: Limited, tmp_path: Path, run: RunDir, book: Path, extra: str, package: str, words: list[str]
+def test_a_missing_extra_is_named_in_one_line(
+    core: Limited, tmp_path: Path, run: RunDir, book: Path, extra: str, package: str, command: list[str]
 ) -> None:
     assert run.exists()
     (tmp_path / "book.txt.gz").write_bytes(gzip.compress(book.read_bytes()))
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     (tmp_path / "a.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
-    (ended,) = core.verbs(words, cwd=tmp_path)
+    (ended,) = core.verbs(command, cwd=tmp_path)
     last = ended.err.splitlines()[-1]
     assert (ended.code, last) == (2, f"stoker: {package} is not installed. Run: pip install 'stoker[{extra}]'")
 
 
-def test_every_optional_package_is_in_the_extra_that_is_named() -> None:
+def test_every_optional_package_is_in_its_extra() -> None:
     text = PYPROJECT.read_text()
     for package, extra in EXTRAS.items():
         line = next(line for line in text.splitlines() if line.startswith(f"{extra} = ["))
-        known = {"google": "google-cloud-storage", "botocore": "boto3"}.get(package, package)
-        assert known in line, f"{extra} does not install {package}"
+        distribution = {"google": "google-cloud-storage", "botocore": "boto3"}.get(package, package)
+        assert distribution in line, f"{extra} does not install {package}"
 
 
-def test_a_scripts_image_is_not_given_what_only_preparing_needs() -> None:
-    names = {canonicalize_name(need.name) for need in needs(ScriptSpec(script="train.py"))}
+def test_the_image_of_a_script_has_no_packages_that_only_prepare_needs() -> None:
+    names = {canonicalize_name(requirement.name) for requirement in needs(ScriptSpec(script="train.py"))}
     assert "pydantic" in names
     assert not {"numpy", "tokenizers", "huggingface-hub", "torch"} & names

@@ -1,4 +1,4 @@
-"""The base images: what they bring is what Stoker needs, and what they say of themselves is true."""
+"""The base images have the packages that Stoker needs, and describe themselves correctly."""
 
 import json
 import platform
@@ -21,7 +21,7 @@ TORCH = re.findall(r"^ARG TORCH=(.+)$", (DOCKER / "cpu.Dockerfile").read_text(),
 FILES = sorted(DOCKER.glob("*.Dockerfile"))
 
 
-def test_the_pinned_packages_are_all_that_a_run_needs() -> None:
+def test_the_pinned_packages_include_all_that_a_run_needs() -> None:
     lines = [Requirement(line) for line in (DOCKER / "requirements.txt").read_text().splitlines() if "==" in line]
     versions = {line.name.replace("_", "-"): str(next(iter(line.specifier)).version) for line in lines}
     base = Base(python="3.12", libc="glibc 2.36", packages=versions)
@@ -30,11 +30,11 @@ def test_the_pinned_packages_are_all_that_a_run_needs() -> None:
     assert not [str(need) for need in needed if need.name != "torch" and not base.has(need)]
 
 
-def test_a_base_describes_itself_truly() -> None:
-    said = json.loads(subprocess.run([sys.executable, DOCKER / "describe.py"], capture_output=True).stdout)
-    assert said["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert said["libc"] == " ".join(platform.libc_ver())
-    assert said["packages"]["rich"] == metadata.version("rich")
+def test_a_base_image_describes_itself_correctly() -> None:
+    description = json.loads(subprocess.run([sys.executable, DOCKER / "describe.py"], capture_output=True).stdout)
+    assert description["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert description["libc"] == " ".join(platform.libc_ver())
+    assert description["packages"]["rich"] == metadata.version("rich")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -49,8 +49,8 @@ def test_every_version_is_pinned_and_the_last_layer_describes_the_image(file: Pa
     assert not re.search(r"(?i)(secret|password|token)\s*=", text)
 
 
-def standing_in(folder: Path) -> None:
-    """An index of packages that has a torch of two lines: the real one has gigabytes."""
+def write_index(folder: Path) -> None:
+    """A package index with an empty torch: the real one has gigabytes."""
     (folder / "torch").mkdir(parents=True)
     name = f"torch-{TORCH}+cpu"
     with zipfile.ZipFile(folder / "torch" / f"{name}-py3-none-any.whl", "w") as wheel:
@@ -68,23 +68,24 @@ def test_the_cpu_base_builds_with_buildah(tmp_path: Path, monkeypatch: pytest.Mo
     store = f'[storage]\ndriver = "vfs"\ngraphroot = "{tmp_path}/graph"\nrunroot = "{tmp_path}/run"\n'
     (tmp_path / "storage.conf").write_text(store)
     monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / "storage.conf"))
-    standing_in(tmp_path / "index")
+    write_index(tmp_path / "index")
 
-    def do(*argv: str) -> str:
+    def run(*argv: str) -> str:
         done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout.strip()
 
-    do("debootstrap", "--variant=minbase", "--include=python3,ca-certificates", "bookworm", "root")
-    do("tar", "-C", "root", "-cf", "root.tar", ".")
-    container = do("buildah", "from", "scratch")
-    do("buildah", "add", container, "root.tar", "/")
-    do("buildah", "commit", "--rm", container, "localhost/debian")
-    lent = ["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro", "--volume", f"{tmp_path}/index:/index:ro"]
+    run("debootstrap", "--variant=minbase", "--include=python3,ca-certificates", "bookworm", "root")
+    run("tar", "-C", "root", "-cf", "root.tar", ".")
+    container = run("buildah", "from", "scratch")
+    run("buildah", "add", container, "root.tar", "/")
+    run("buildah", "commit", "--rm", container, "localhost/debian")
+    volumes = ["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro", "--volume", f"{tmp_path}/index:/index:ro"]
     arguments = ["--build-arg", "BASE=localhost/debian", "--build-arg", "INDEX=file:///index"]
-    bud = ["buildah", "bud", "--isolation", "chroot", "--platform", "linux/amd64", *lent, *arguments]
-    do(*bud, "--file", str(DOCKER / "cpu.Dockerfile"), "--tag", "localhost/base:cpu", str(DOCKER))
-    made = do("buildah", "from", "localhost/base:cpu")
-    said = json.loads(do("buildah", "run", "--isolation", "chroot", made, "--", "cat", "/opt/stoker/base.json"))
-    assert said["packages"]["torch"] == f"{TORCH}+cpu"
-    assert Base(python=said["python"], libc=said["libc"], packages=said["packages"]).libc == "glibc 2.36"
+    bud = ["buildah", "bud", "--isolation", "chroot", "--platform", "linux/amd64", *volumes, *arguments]
+    run(*bud, "--file", str(DOCKER / "cpu.Dockerfile"), "--tag", "localhost/base:cpu", str(DOCKER))
+    container = run("buildah", "from", "localhost/base:cpu")
+    in_container = ["buildah", "run", "--isolation", "chroot", container, "--"]
+    description = json.loads(run(*in_container, "cat", "/opt/stoker/base.json"))
+    assert description["packages"]["torch"] == f"{TORCH}+cpu"
+    assert Base(**description).libc == "glibc 2.36"

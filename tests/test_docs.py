@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from stoker.cli.main import VERBS, add_arguments
+from stoker.spec.keys import keys
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,31 +26,48 @@ SMALL = [
 
 
 def test_the_reference_is_made_from_the_source() -> None:
-    found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert found is not None
-    assert found.loader is not None
-    generate = importlib.util.module_from_spec(found)
-    found.loader.exec_module(generate)
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
     assert generate.OUT.read_text() == generate.reference(), "run: python docs/generate.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+def test_every_link_has_a_target(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", COMMANDS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_command_has_the_options_that_it_is_given(page: Path) -> None:
-    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    for line in re.findall(r"\bstoker ((?:[a-z-]+).*)", "\n".join(blocks).replace("\\\n", " ")):
+def test_every_verb_option_and_key_of_a_command_exists(page: Path) -> None:
+    for line in commands(page.read_text()):
         try:
             verb, *words = shlex.split(re.split(r"\s#|[|;>]", line)[0])
-        except ValueError:  # the quotes go on in the next line
+        except ValueError:  # a quoted text continues in the next line
             continue
-        if verb in VERBS:
-            known = options(verb)
-            assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in known] == [], line
+        assert verb in VERBS, line
+        known = options(verb)
+        assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in known] == [], line
+        overrides = [word.partition("=")[0] for word in words if re.match(r"[a-z_]+(\.[a-z_]+)+=", word)]
+        assert [key for key in overrides if not any(f"{key}.".startswith(f"{other}.") for other in keys())] == [], line
+
+
+def commands(text: str) -> list[str]:
+    """The `stoker …` commands in code blocks and in inline code, without `stoker`."""
+    block = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    blocks = "\n".join(block.findall(text)).replace("\\\n", " ")
+    inline = re.findall(r"`stoker ([a-z][^`]*)`", block.sub("", text))
+    return re.findall(r"^\s*(?:.*\| )?stoker ([a-z].*)", blocks, re.MULTILINE) + inline
 
 
 def options(verb: str) -> set[str]:
@@ -68,7 +86,7 @@ def test_the_readme_lists_exactly_the_packages() -> None:
     assert {p.name for p in source.iterdir() if p.is_file()} == {"__init__.py", "__main__.py", "py.typed"}
 
 
-def test_every_path_of_where_to_look_exists() -> None:
+def test_every_path_in_where_to_look_exists() -> None:
     section = re.search(
         r"^## Where to look\n(.*?)^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE
     )
@@ -88,7 +106,7 @@ def test_an_example_is_short_and_trains(stoker, books: Path, example: Path) -> N
     text = example.read_text()
     words, steps = (["args=[--steps, 20]"], 20) if "script:" in text else (SMALL, 2)
     if "mine:" in text:
-        shutil.copy(example.with_name("mine.py"), stoker.folder)  # code of one's own is found where stoker runs
+        shutil.copy(example.with_name("mine.py"), stoker.folder)  # imported from the folder where stoker runs
     elif "script:" not in text:
         words = [f"data.path={books}", *words]
     stoker("train", str(example), *words, "name=example")
@@ -100,18 +118,18 @@ def test_the_readmes_run_file_is_a_run_file(stoker, books: Path, tmp_path: Path)
     assert text is not None
     assert yaml.safe_load(text[1])["name"] == "books"
     (tmp_path / "run.yaml").write_text(text[1])
-    shown = stoker("train", "run.yaml", f"data.path={books}", "--dry-run").stdout
-    assert "books" in shown
+    plan = stoker("train", "run.yaml", f"data.path={books}", "--dry-run").stdout
+    assert "books" in plan
 
 
-def test_the_guides_own_code_is_that_of_the_example() -> None:
+def test_the_code_of_the_own_code_guide_is_in_the_example() -> None:
     example = (ROOT / "examples" / "04-own-code" / "mine.py").read_text()
-    shown = code_of("own-code.md")
-    assert len(shown) == 4
-    assert all(block in example for block in shown)
+    blocks = code_of("own-code.md")
+    assert len(blocks) == 4
+    assert all(block in example for block in blocks)
 
 
-def test_the_guides_python_runs(stoker, books: Path) -> None:
+def test_the_code_of_the_python_guide_runs(stoker, books: Path) -> None:
     (stoker.folder / "books").symlink_to(books)
     (stoker.folder / "run.yaml").write_text(
         "model: {layers: 1, heads: 2, width: 32, context: 32}\n"

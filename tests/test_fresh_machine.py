@@ -19,16 +19,16 @@ def test_every_test_passes_in_a_clean_clone(tmp_path: Path, record_property: Cal
     if missing := cluster.unsupported():
         pytest.skip(missing)
     if not host.none():
-        pytest.skip("a lab runs on this machine, and there can be only one")
+        pytest.skip("a lab is running on this machine, and a second one is not possible")
     log = tmp_path / "log"
-    with bare(tmp_path / "root") as machine, log.open("w") as written:
+    with bare(tmp_path / "root") as machine, log.open("w") as output:
         clone = machine.root / "root" / "stoker"
         subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone)], check=True)
         try:
-            code = machine.run(written, "make", "-C", "/root/stoker", "test", CI="true")
-        finally:  # a lab that was interrupted
-            machine.run(written, "sh", "-c", "cd /root/stoker && test ! -e .venv || .venv/bin/python -m lab down")
+            code = machine.run(output, "make", "-C", "/root/stoker", "test", CI="true")
+        finally:  # stop a lab that was interrupted
+            machine.run(output, "sh", "-c", "cd /root/stoker && test ! -e .venv || .venv/bin/python -m lab down")
     lines = log.read_text().splitlines()
     assert code == 0, "\n".join(lines[-200:])
     [took] = [line.split()[0] for line in lines if "lab tests ran on a real cluster" in line]
-    record_property("said", f"make test on a fresh machine took {took} (minutes:seconds)")
+    record_property("summary", f"make test on a fresh machine took {took} (minutes:seconds)")

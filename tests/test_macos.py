@@ -1,4 +1,4 @@
-"""Stoker runs where Linux' own calls and /proc do not exist, as on macOS: tried on Linux with those taken away."""
+"""Stoker runs without the system calls and the /proc that only Linux has, as on macOS: tested on Linux without them."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from tests.processes import is_alive
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
-# psutil and torch have a build of their own for macOS; the ones of this machine keep what they read in /proc.
-TAKE_AWAY = """
+# psutil and torch have their own builds for macOS; those of this machine may still read /proc.
+REMOVE = """
 import ctypes, errno, fcntl, os, re, resource, select, signal, socket, sys, sysconfig, time
 
 ONLY_LINUX = {
@@ -71,7 +71,7 @@ import os, pathlib, time
 folder = pathlib.Path(os.environ["STOKER_RUN_DIR"])
 (folder / "worker").write_text(str(os.getpid()))
 print("the worker is up", flush=True)
-while not (folder / "enough").exists():
+while not (folder / "stop").exists():
     time.sleep(0.05)
 """
 
@@ -80,7 +80,7 @@ while not (folder / "enough").exists():
 def mac(tmp_path: Path) -> Limited:
     folder = tmp_path / "limits"
     folder.mkdir()
-    code = TAKE_AWAY.replace("@SRC@", repr(str(ROOT / "src" / "stoker"))).replace("@LOG@", repr(str(folder / "log")))
+    code = REMOVE.replace("@SRC@", repr(str(ROOT / "src" / "stoker"))).replace("@LOG@", repr(str(folder / "log")))
     return Limited.by(code, folder)
 
 
@@ -106,14 +106,14 @@ def test_a_model_is_trained(mac: Limited, tmp_path: Path, tokens: Path) -> None:
     run = RunDir(tmp_path / "runs" / "tale")
     assert [record["step"] for record in run.metrics()][-1] == 3
     processes = (mac.folder / "log").read_text()
-    assert "-m stoker.supervise" in processes  # the limits held there too
+    assert "-m stoker.supervise" in processes  # the limits applied there too
     assert processes.count("-m stoker.train") == 2
 
 
 def test_a_run_in_the_background_is_watched_and_stopped(mac: Limited, tmp_path: Path) -> None:
     run = launched(mac, tmp_path)
-    words = [[verb, run.name] for verb in ("status", "logs", "top", "events", "why", "env")]
-    shown = mac.verbs(["ps", "--json"], *words, cwd=tmp_path)
+    commands = [[verb, run.name] for verb in ("status", "logs", "top", "events", "why", "env")]
+    shown = mac.verbs(["ps", "--json"], *commands, cwd=tmp_path)
     assert [ended.code for ended in shown] == [0] * 7, shown
     assert json.loads(shown[0].out)[0]["state"] == "running"
     assert "the worker is up" in shown[2].out

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Notes what it was called with. The first tests and the build of the lab each wait until the other has begun.
+# Records its arguments. The first tests and the build of the lab each wait until the other has started.
 PYTHON = """#!/bin/sh
 echo "$*" >> calls
 wait_for() { n=0; until test -e "$1"; do n=$((n + 1)); test $n -lt 3000 || exit 9; sleep 0.02; done; }
 case "$*" in
-  "-m lab build") touch building; wait_for testing; echo "the build says this"; exit "${BUILD:-0}" ;;
+  "-m lab build") touch building; wait_for testing; echo "output of the build"; exit "${BUILD:-0}" ;;
   *"--ignore tests/lab") touch testing; wait_for building; exit "${TESTS:-0}" ;;
 esac
 """
@@ -21,7 +21,7 @@ esac
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout whose virtual environment is ready, and whose Python only notes its calls."""
+    """A checkout with a complete virtual environment whose Python only records its calls."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "pyproject.toml").touch()
     programs = tmp_path / ".venv" / "bin"
@@ -50,13 +50,13 @@ def test_packages_come_first_and_the_lab_is_built_beside_the_first_tests(folder:
     assert first == "-m lab packages"
     assert sorted(beside) == ["-m lab build", "-m lab gcs", f"{pytest_call} --ignore tests/lab"]
     assert last == f"{pytest_call} tests/lab"
-    assert "the build says this" in done.stdout
+    assert "output of the build" in done.stdout
 
 
 def test_a_lab_that_does_not_build_fails_the_tests(folder: Path) -> None:
     done = make(folder, BUILD="1")
     assert done.returncode == 2
-    assert "the build says this" in done.stdout
+    assert "output of the build" in done.stdout
     assert not [call for call in calls(folder) if call.endswith("soak tests/lab")]
 
 

@@ -1,4 +1,4 @@
-"""What tests of training share: a worker in this process, one thread, a process group of one, a run held at a step.
+"""Shared by the tests of training: a worker in this process, one thread, a process group of one, a run held at a step.
 
 A worker in this process does all that `python -m stoker.train` does, without the seconds that a new process takes to
 start. Each conftest.py that needs these fixtures imports them from here.
@@ -70,7 +70,7 @@ def worker(tmp_path: Path, tokens: Path) -> Iterator[Callable[..., RunDir]]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Tests run side by side, and threads that wait for each other's core take ten times as long."""
+    """Tests run in parallel, and threads that wait for each other's core take ten times as long."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,9 +1,9 @@
-"""Wait for something to happen."""
+"""Waits for a condition."""
 
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 300  # for a start on a machine where other tests run too
+PATIENCE_S = 300  # enough for a start on a machine where other tests run too
 
 
 def until(
@@ -13,8 +13,8 @@ def until(
     every_s: float = 0.05,
     tell: Callable[[], str] = lambda: "",
 ) -> None:
-    """`seconds` where in time is part of the promise; `tell` for who has to find out why it did not happen."""
+    """Set `seconds` only if the time is part of the promise. The failure message contains `tell()`."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain\n{tell()}"
+        assert time.monotonic() < deadline, f"the condition did not become true within {seconds} s\n{tell()}"
         time.sleep(every_s)

@@ -1,4 +1,4 @@
-"""A wire on this machine that can break."""
+"""A TCP proxy on this machine that can be cut."""
 
 import socket
 import threading
@@ -9,7 +9,7 @@ HOST = "127.0.0.1"
 
 
 class Wire:
-    """A port that leads to another; it counts what goes up and comes back, can hold it, and can be cut."""
+    """A port that forwards to another. It counts the bytes in both directions, can hold them, and can be cut."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -19,14 +19,14 @@ class Wire:
         self._up.set()
         self.sent = 0
         self.most: int | None = None
-        """Bytes that may go up from now on."""
+        """The total that may be sent; more is held."""
         self.back = 0
         self.most_back: int | None = None
-        """Bytes that may come back from now on."""
+        """The total that may be received; more is held."""
         self.refuse = 0
-        """So many of the next connections are cut before anything has passed."""
+        """The number of the next connections that are cut before anything is forwarded."""
         self.cut_at: list[int] = []
-        """When so many bytes have gone up in all, the connection is cut, once each."""
+        """Totals of sent bytes: at each of them the connection is cut, once."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -38,12 +38,12 @@ class Wire:
         return f"http://{self.name}"
 
     def cut(self) -> None:
-        """What is open; who connects anew gets through."""
-        for one in list(self._open):
-            _end(one)
+        """Cut all open connections. New ones are forwarded."""
+        for connection in list(self._open):
+            _close(connection)
 
     def take_down(self) -> None:
-        """Nobody gets through until it is mended."""
+        """Cut all connections, and refuse new ones until `mend`."""
         self._up.clear()
         self.cut()
 
@@ -61,39 +61,39 @@ class Wire:
                 if self.refuse:
                     self.refuse -= 1
                     client.recv(1)
-                    _end(client)
+                    _close(client)
                     continue
                 if not self._up.is_set():
                     client.close()
                     continue
-                there = socket.create_connection((HOST, self._to))
-                self._open |= {client, there}
-                for one, other, up in ((client, there, True), (there, client, False)):
-                    threading.Thread(target=self._carry, args=(one, other, up), daemon=True).start()
+                server = socket.create_connection((HOST, self._to))
+                self._open |= {client, server}
+                for source, target, up in ((client, server, True), (server, client, False)):
+                    threading.Thread(target=self._forward, args=(source, target, up), daemon=True).start()
 
-    def _carry(self, one: socket.socket, other: socket.socket, up: bool) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, up: bool) -> None:
         with suppress(OSError):
-            while data := one.recv(1 << 16):
+            while data := source.recv(1 << 16):
                 while self._holds(len(data), up):
                     time.sleep(0.01)
-                    if one not in self._open:
+                    if source not in self._open:
                         return
                 self.sent += len(data) * up
                 self.back += len(data) * (not up)
-                other.sendall(data)
+                target.sendall(data)
                 if up and self.cut_at and self.sent >= self.cut_at[0]:
                     self.cut_at.pop(0)
                     break
-        for each in (one, other):
-            self._open.discard(each)
-            _end(each)
+        for connection in (source, target):
+            self._open.discard(connection)
+            _close(connection)
 
     def _holds(self, size: int, up: bool) -> bool:
         most, passed = (self.most, self.sent) if up else (self.most_back, self.back)
         return most is not None and passed + size > most
 
 
-def _end(one: socket.socket) -> None:
+def _close(connection: socket.socket) -> None:
     with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,4 +1,4 @@
-"""Which pods and containers of a run `stoker net` asks, as an API server hears it that lets nobody in."""
+"""Which pods and containers `stoker net` uses, with an API server that refuses every exec."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,27 +21,27 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("job", KINDS)
-def test_the_supervisors_container_is_asked_whatever_its_kind_calls_it(job: str, api: Server, tmp_path: Path) -> None:
+def test_the_agent_runs_in_the_supervisors_container_of_every_job_kind(job: str, api: Server, tmp_path: Path) -> None:
     survey = survey_run(launched(tmp_path, job), nodes=None, gpus=False)
     assert api.asked == [job_kind(job).CONTAINER] * 2
     assert set(survey.lost) == {"demo-0", "demo-1"}
 
 
 @pytest.mark.usefixtures("api")
-def test_what_a_remedy_has_to_name_is_the_runs_own(tmp_path: Path) -> None:
+def test_remedies_name_the_runs_own_context_and_namespace(tmp_path: Path) -> None:
     place = survey_run(launched(tmp_path, "job", "on.avoid=[n-7]"), nodes=None, gpus=False).place
     assert (place.run, place.avoid) == ("demo", ("n-7",))
     assert place.again == "stoker stop demo && stoker launch demo"
     assert (place.kubectl, place.anywhere) == ("kubectl --context lab -n team", "kubectl --context lab")
 
 
-def test_of_very_many_pods_as_many_are_asked_as_can_be_and_no_fewer(api: Server, tmp_path: Path) -> None:
+def test_a_sample_of_many_pods_has_the_maximum_size(api: Server, tmp_path: Path) -> None:
     api.pods = MAX_ASKED + 1
     survey = survey_run(launched(tmp_path, "job"), nodes=None, gpus=False)
     assert (len(survey.lost), len(api.asked), survey.nodes) == (MAX_ASKED, MAX_ASKED, MAX_ASKED + 1)
 
 
-def test_of_a_run_that_is_over_that_is_said_at_once_and_no_pod_is_made(api: Server, tmp_path: Path) -> None:
+def test_a_run_that_has_ended_is_refused_and_no_pod_is_created(api: Server, tmp_path: Path) -> None:
     api.pods, api.done = 0, True
     with pytest.raises(UserError, match=r"run 'demo' has ended \(done\).* stoker net demo --nodes 2; or"):
         survey_run(launched(tmp_path, "job"), nodes=None, gpus=False)

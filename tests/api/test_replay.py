@@ -1,4 +1,4 @@
-"""A step trained again from the nearest checkpoint gives the loss that the run wrote down, bit for bit."""
+"""A step trained again from the nearest checkpoint gives the recorded loss, bit for bit."""
 
 import csv
 import gzip
@@ -19,7 +19,7 @@ from stoker.spec.errors import RunFailed, UserError
 from stoker.spec.load import load
 
 SEQUENCES = 5
-WORDS = [
+OVERRIDES = [
     "model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "model.dropout=0.1",
     f"batch.sequences={SEQUENCES}", "batch.length=32", "data.tokenizer={train: 300}", "data.validation=0.05",
     "precision=fp32", "compile=false", "log.every=1", "log.tensorboard=false", "eval.every=4", "eval.sequences=4",
@@ -28,8 +28,8 @@ WORDS = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with text in several formats, and room for runs."""
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text in several formats, where the runs are kept too."""
     folder = tmp_path_factory.mktemp("replay")
     (folder / "data").mkdir()
     texts = [f"On day {i} the stoker fed the fire, and the fire asked for more.\n" for i in range(100)]
@@ -42,23 +42,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(place: Path, *words: str) -> RunDir:
-    spec = load(None, [f"data.path={place / 'data'}", *WORDS, *words]).spec
-    run = RunDir(place / "runs" / spec.name)
-    running = launch(plan(spec, runs=place / "runs"), detached=False).running
+def train(workdir: Path, *overrides: str) -> RunDir:
+    spec = load(None, [f"data.path={workdir / 'data'}", *OVERRIDES, *overrides]).spec
+    run = RunDir(workdir / "runs" / spec.name)
+    running = launch(plan(spec, runs=workdir / "runs"), detached=False).running
     assert running is not None
     assert follow(running) == 0, run.exit()
     return run
 
 
 @pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.soak)])
-def run(place: Path, request: pytest.FixtureRequest) -> RunDir:
-    """Once through the data: the last step is short."""
-    made = train(place, f"name=whole-{request.param}", "until.epochs=1", f"on.workers={request.param}")
-    samples = TokenSet.open(Path(made.data().shards)).train.samples(32)
+def run(workdir: Path, request: pytest.FixtureRequest) -> RunDir:
+    """One epoch, whose last step is short."""
+    trained = train(workdir, f"name=whole-{request.param}", "until.epochs=1", f"on.workers={request.param}")
+    samples = TokenSet.open(Path(trained.data().shards)).train.samples(32)
     assert samples % SEQUENCES, "the last step should be short"
-    assert last(made) == -(-samples // SEQUENCES) > 9
-    return made
+    assert last(trained) == -(-samples // SEQUENCES) > 9
+    return trained
 
 
 def last(run: RunDir) -> int:
@@ -66,18 +66,18 @@ def last(run: RunDir) -> int:
 
 
 def replay(run: RunDir, step: int) -> Replayed:
-    seen: list[int] = []
+    steps: list[int] = []
 
     def look(records: list[Record]) -> bool:
-        seen.extend(record["step"] for record in records)
+        steps.extend(record["step"] for record in records)
         return False
 
     with scratch(run, step) as copy:
-        found = copy.train(look)
-    assert found is not None
-    assert seen == list(range(found.start + 1, step + 1))
+        replayed = copy.train(look)
+    assert replayed is not None
+    assert steps == list(range(replayed.start + 1, step + 1))
     assert not copy.copy.path.parent.exists()
-    return found
+    return replayed
 
 
 def content(run: RunDir) -> dict[str, bytes]:
@@ -88,28 +88,28 @@ def recorded(run: RunDir, step: int) -> float:
     return float(next(record["loss"] for record in run.metrics() if record["step"] == step))
 
 
-def test_the_short_last_step_of_an_epoch_is_equal_and_the_run_is_left_alone(run: RunDir) -> None:
+def test_the_short_last_step_of_an_epoch_is_equal_and_the_run_is_unchanged(run: RunDir) -> None:
     before = content(run)
     step = last(run)
-    found = replay(run, step)
-    assert (found.loss, found.equal, found.difference) == (recorded(run, step), True, 0.0)
-    assert found.start == max(saved.step for saved in run.saved() if saved.step < step)
-    assert found.workers == run.spec().on.workers
-    assert found.reasons == []
+    replayed = replay(run, step)
+    assert (replayed.loss, replayed.equal, replayed.difference) == (recorded(run, step), True, 0.0)
+    assert replayed.start == max(saved.step for saved in run.saved() if saved.step < step)
+    assert replayed.workers == run.spec().on.workers
+    assert replayed.reasons == []
     assert content(run) == before
 
 
 @pytest.mark.soak
 def test_a_step_before_every_checkpoint_is_trained_from_the_beginning(run: RunDir) -> None:
-    found = replay(run, 3)
-    assert (found.start, found.equal, found.loss) == (0, True, recorded(run, 3))
+    replayed = replay(run, 3)
+    assert (replayed.start, replayed.equal, replayed.loss) == (0, True, recorded(run, 3))
 
 
-def test_a_run_that_changed_its_workers_and_went_on_after_a_short_step_is_followed_all_the_way(place: Path) -> None:
-    train(place, "name=changed", "until.epochs=1", "on.workers=1", "optim.horizon=40", "batch.micro=2")
-    run = RunDir(place / "runs/changed")
+def test_a_run_that_resumed_after_a_short_step_with_other_workers_is_replayed(workdir: Path) -> None:
+    train(workdir, "name=changed", "until.epochs=1", "on.workers=1", "optim.horizon=40", "batch.micro=2")
+    run = RunDir(workdir / "runs/changed")
     end = last(run)
-    train(place, "name=changed", "until.epochs=2", "on.workers=2", "optim.horizon=50", "batch.micro=3")
+    train(workdir, "name=changed", "until.epochs=2", "on.workers=2", "optim.horizon=50", "batch.micro=3")
     for saved in run.saved():
         if saved.step > 4:
             shutil.rmtree(saved.path)
@@ -118,11 +118,11 @@ def test_a_run_that_changed_its_workers_and_went_on_after_a_short_step_is_follow
         assert copy.start == 4
         assert [(leg.stop, leg.workers, leg.epochs) for leg in copy.legs] == [(end, 1, 1), (step, 2, None)]
         assert [leg.settings["horizon"] for leg in copy.legs] == [40, 50]
-    found = replay(run, step)
-    assert (found.loss, found.equal) == (recorded(run, step), True)
+    replayed = replay(run, step)
+    assert (replayed.loss, replayed.equal) == (recorded(run, step), True)
 
 
-def test_a_checkpoint_that_is_damaged_or_half_deleted_is_passed_over(run: RunDir, tmp_path: Path) -> None:
+def test_a_damaged_or_partly_deleted_checkpoint_is_skipped(run: RunDir, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "whole")
     copied = RunDir(tmp_path / "whole")
     with scratch(copied, 10) as copy:
@@ -139,13 +139,13 @@ def test_a_checkpoint_that_is_damaged_or_half_deleted_is_passed_over(run: RunDir
         assert copy.start == 0
 
 
-def test_one_that_is_stopped_gives_nothing_and_leaves_nothing(run: RunDir) -> None:
+def test_a_stopped_replay_returns_nothing_and_leaves_nothing(run: RunDir) -> None:
     with scratch(run, 3) as copy:
         assert copy.train(lambda _: True) is None
     assert not copy.copy.path.parent.exists()
 
 
-def test_what_cannot_be_trained_again_says_why(run: RunDir) -> None:
+def test_a_step_that_cannot_be_trained_again_is_refused_with_the_reason(run: RunDir) -> None:
     with pytest.raises(UserError, match="has not reached step 999"), scratch(run, 999):
         pass
     with scratch(run, 1) as copy:

@@ -1,4 +1,4 @@
-"""A run from Python: submitted, watched, waited for and stopped, by the program that began it or any other."""
+"""A run from Python: submitted, watched, waited for and stopped, by the program that started it or by another."""
 
 import os
 import signal
@@ -45,28 +45,28 @@ def spec(tokens: Path) -> stoker.RunSpec:
 
 @pytest.fixture
 def script(tmp_path: Path) -> stoker.ScriptSpec:
-    """A run that starts at once, for what does not depend on the training."""
+    """A run that starts quickly, for tests that do not depend on training."""
     (tmp_path / "steps.py").write_text(STEPS)
     return stoker.ScriptSpec(script=str(tmp_path / "steps.py"), args=[str(LONG)], on=LocalOn(workers=1, device="cpu"))
 
 
 @pytest.fixture
 def submit(spec: stoker.RunSpec, tmp_path: Path):
-    """Submit it here; what still runs when the test ends is ended."""
-    begun: list[Run] = []
+    """Submits a run, and stops it when the test ends."""
+    submitted: list[Run] = []
 
-    def start(*words: str, of: AnySpec = spec) -> Run:
-        begun.append(stoker.submit(of, *words, runs=tmp_path / "runs"))
-        return begun[-1]
+    def start(*overrides: str, of: AnySpec = spec) -> Run:
+        submitted.append(stoker.submit(of, *overrides, runs=tmp_path / "runs"))
+        return submitted[-1]
 
     yield start
-    for run in begun:
+    for run in submitted:
         if run.stop():
             run.stop()
         run.wait()
 
 
-def trains(run: Run) -> bool:
+def has_trained(run: Run) -> bool:
     return run.view().step > 0
 
 
@@ -82,46 +82,46 @@ def test_a_run_is_submitted_waited_for_and_read(submit, tmp_path: Path) -> None:
     assert "started" in [event["kind"] for event in run.events()]
     assert list(RunDir(run.path).metrics())[-1]["step"] == 7
     assert repr(run) == f"Run('{run.name}', done, step 7)"
-    for word in (run.name, run.path, str(run.path)):
-        again = stoker.open_run(word, runs=tmp_path / "runs")
-        assert again.wait() == end
-        assert again.path == run.path
-        assert not again.stop()
+    for reference in (run.name, run.path, str(run.path)):
+        second = stoker.open_run(reference, runs=tmp_path / "runs")
+        assert second.wait() == end
+        assert second.path == run.path
+        assert not second.stop()
 
 
-def test_a_run_is_stopped_and_gone_on_with(submit, tmp_path: Path, eventually) -> None:
+def test_a_run_is_stopped_and_resumed(submit, tmp_path: Path, eventually) -> None:
     run = submit(f"until.steps={LONG}")
     with pytest.raises(TimeoutError, match=run.name):
         run.wait(0.1)
-    eventually(lambda: trains(run))
+    eventually(lambda: has_trained(run))
     assert run.stop()
     end = run.wait()
     assert (end.state, end.code) == ("paused", 75)
     assert end.step
     assert not run.stop()
-    again = launch_run(stoker.load(run.spec, f"until.steps={end.step + 2}"), runs=tmp_path / "runs")
-    assert again.wait().state == "done"
-    assert again.path == run.path
-    assert launch_run(again.spec, runs=tmp_path / "runs").wait().state == "done", "it is done, and stays so"
+    second = launch_run(stoker.load(run.spec, f"until.steps={end.step + 2}"), runs=tmp_path / "runs")
+    assert second.wait().state == "done"
+    assert second.path == run.path
+    assert launch_run(second.spec, runs=tmp_path / "runs").wait().state == "done", "it stays done"
 
 
-def test_waiting_for_a_run_whose_supervisor_was_killed_comes_to_an_end(
+def test_wait_returns_when_the_supervisor_was_killed(
     submit, script: stoker.ScriptSpec, tmp_path: Path, eventually
 ) -> None:
     run = submit(of=script)
-    another = stoker.open_run(run.name, runs=tmp_path / "runs")
-    eventually(lambda: trains(run))
+    reopened = stoker.open_run(run.name, runs=tmp_path / "runs")
+    eventually(lambda: has_trained(run))
     holder = RunDir(run.path).holder()
     assert holder is not None
     os.kill(holder["pid"], signal.SIGKILL)
-    for one in (another, run):
-        end = one.wait()
+    for handle in (reopened, run):
+        end = handle.wait()
         assert end.state == "failed"
         assert "supervisor" in end.reason
-        assert one.view().state == "interrupted"
+        assert handle.view().state == "interrupted"
 
 
-def test_a_run_that_fails_is_no_exception(submit) -> None:
+def test_a_failed_run_raises_nothing(submit) -> None:
     end = submit("optim.lr=1e20", "optim.clip=null", "optim.warmup=0", "until.steps=200").wait()
     assert (end.state, end.code) == ("failed", 3)
     assert end.reason
@@ -129,7 +129,7 @@ def test_a_run_that_fails_is_no_exception(submit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("overrides", "part"),
     [
         (["optim.rl=1"], "optim.rl is unknown"),
         (["data=gone.txt"], "gone.txt does not exist"),
@@ -138,29 +138,31 @@ def test_a_run_that_fails_is_no_exception(submit) -> None:
         (["callbacks=['__main__:Tell']"], "the code of a script or a notebook"),
     ],
 )
-def test_what_is_wrong_is_raised_and_nothing_is_begun(submit, tmp_path: Path, words: list[str], part: str) -> None:
+def test_a_wrong_spec_raises_and_creates_nothing(submit, tmp_path: Path, overrides: list[str], part: str) -> None:
     with pytest.raises(stoker.UserError, match=part):
-        submit(*words)
+        submit(*overrides)
     assert not list((tmp_path / "runs").glob("[!.]*"))
 
 
-def test_a_run_that_is_not_there_is_named_with_the_nearest(spec: stoker.RunSpec, tmp_path: Path) -> None:
+def test_an_unknown_run_is_refused_with_a_similar_name(spec: stoker.RunSpec, tmp_path: Path) -> None:
     begin(spec, runs=tmp_path)
     with pytest.raises(stoker.UserError, match="Did you mean tale"):
         stoker.open_run("tail", runs=tmp_path)
 
 
-def test_words_overrule_a_spec_and_its_paths_hold_from_any_folder(
+def test_overrides_replace_values_of_a_spec_and_its_paths_become_absolute(
     spec: stoker.RunSpec, tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tokens.parent)
-    near = spec.model_copy(update={"data": Data(path=tokens.name)})
-    loaded = stoker.load(near, "optim.lr=1e-5", "until.steps=2k")
+    relative = spec.model_copy(update={"data": Data(path=tokens.name)})
+    loaded = stoker.load(relative, "optim.lr=1e-5", "until.steps=2k")
     assert isinstance(loaded, stoker.RunSpec)
     assert loaded.data.path == str(tokens)
     assert (loaded.optim.lr, loaded.until.steps) == (1e-5, 2000)
     assert loaded.name == "tale"
-    assert loaded.model_copy(update={"optim": near.optim, "until": near.until, "data": near.data}) == near
+    assert (
+        loaded.model_copy(update={"optim": relative.optim, "until": relative.until, "data": relative.data}) == relative
+    )
     assert stoker.load(stoker.ScriptSpec(script="train.py")).script == str(tokens.parent / "train.py")
 
 
@@ -172,7 +174,7 @@ def test_a_run_file_is_loaded_from_its_name(tmp_path: Path) -> None:
     assert (loaded.name, loaded.seed, loaded.data.path) == ("books", 4, str(tmp_path / "books"))
 
 
-def test_it_works_in_a_thread_and_leaves_the_signals_alone(submit, script: stoker.ScriptSpec) -> None:
+def test_it_works_in_a_thread_and_changes_no_signal_handlers(submit, script: stoker.ScriptSpec) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)}
     states = []
     thread = threading.Thread(target=lambda: states.append(submit("args=[1]", of=script).wait().state))
@@ -194,7 +196,7 @@ def program(folder: Path, text: str, **environment: str) -> str:
 
 
 def test_a_forked_child_sees_the_run_that_its_parent_submitted(script: stoker.ScriptSpec, tmp_path: Path) -> None:
-    said = program(
+    output = program(
         tmp_path,
         "import os, stoker\n"
         f"spec = stoker.ScriptSpec.model_validate_json({script.model_dump_json()!r})\n"
@@ -212,14 +214,14 @@ def test_a_forked_child_sees_the_run_that_its_parent_submitted(script: stoker.Sc
         "os.wait()  # for the supervisor\n"
         "print(run.wait().state)\n",
     )
-    assert said.splitlines() == ["it runs", "paused", "paused"]
+    assert output.splitlines() == ["it runs", "paused", "paused"]
 
 
 def test_a_script_needs_no_guard_against_being_imported_again(tmp_path: Path, books: Path) -> None:
-    """Enough text for several processes: they must not run the user's script once more."""
+    """Enough text for several processes: they must not run the user's script again."""
     text = "".join(file.read_text() for file in sorted(books.iterdir()))
     (tmp_path / "book.txt").write_text(text * (6 * 2**20 // len(text)))
-    said = program(
+    output = program(
         tmp_path,
         "import stoker\n"
         "print('once')\n"
@@ -229,10 +231,10 @@ def test_a_script_needs_no_guard_against_being_imported_again(tmp_path: Path, bo
         "run = stoker.submit(stoker.RunSpec.model_validate(spec))\n"
         "print(run.wait().state)\n",
     )
-    assert said.split() == ["once", "done"]
+    assert output.split() == ["once", "done"]
 
 
-def test_metrics_are_a_frame_where_pandas_is_there_and_else_a_list(spec: stoker.RunSpec, tmp_path: Path) -> None:
+def test_metrics_are_a_data_frame_with_pandas_and_else_a_list(spec: stoker.RunSpec, tmp_path: Path) -> None:
     run = begin(spec, runs=tmp_path).run
     for step in (1, 2, 3):
         run.add_metrics({"step": step, "loss": 4 / step})
@@ -241,7 +243,7 @@ def test_metrics_are_a_frame_where_pandas_is_there_and_else_a_list(spec: stoker.
     assert frame.splitlines() == ["DataFrame", "[1, 2, 3] True"]
     nowhere = tmp_path / "nowhere"
     nowhere.mkdir()
-    (nowhere / "pandas.py").write_text("raise ModuleNotFoundError('there is none', name='pandas')\n")
+    (nowhere / "pandas.py").write_text("raise ModuleNotFoundError('not installed', name='pandas')\n")
     plain = program(tmp_path, f"{ask}print([record['step'] for record in metrics])", PYTHONPATH=str(nowhere))
     assert plain.splitlines() == ["list", "[1, 2, 3]"]
 
@@ -258,7 +260,7 @@ def test_logs_are_those_of_a_worker_or_of_all(spec: stoker.RunSpec, tmp_path: Pa
         run.logs(rank=7)
 
 
-def test_what_is_not_asked_for_is_not_imported() -> None:
+def test_importing_stoker_imports_nothing_heavy() -> None:
     text = "import sys, stoker; stoker.Callback, stoker.RunSpec; print({'torch', 'numpy', 'rich'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -268,7 +270,7 @@ def test_what_is_not_asked_for_is_not_imported() -> None:
         stoker.nonsense  # noqa: B018
 
 
-def test_how_a_run_ended_whose_folder_was_moved(tmp_path: Path) -> None:
+def test_the_end_of_a_run_whose_folder_was_moved_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the folder of run 'tale' is gone") as e:
         how_it_ended(RunDir(tmp_path / "tale"), 2)
     assert "Move it back" in e.value.remedy

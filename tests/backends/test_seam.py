@@ -26,32 +26,32 @@ PROJECT = Path(__file__).parents[2]
 
 
 class Toy:
-    """The command line with a third backend, and a run there."""
+    """The command line with a third backend, and a run on it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, ""
 
     @property
-    def there(self) -> Path:
+    def remote_run(self) -> Path:
         return self.folder / "disk" / self.name
 
-    def stoker(self, *words: str, code: int | None = 0) -> str:
-        command = [sys.executable, "-m", "tests.backends.toy", *words]
+    def stoker(self, *arguments: str, code: int | None = 0) -> str:
+        command = [sys.executable, "-m", "tests.backends.toy", *arguments]
         paths = {"PYTHONPATH": f"{PROJECT / 'src'}:{PROJECT}"}
-        ran = subprocess.run(command, cwd=self.folder, env=os.environ | paths, capture_output=True, text=True)
-        assert code in (None, ran.returncode), ran.stdout + ran.stderr
-        return ran.stdout + ran.stderr
+        done = subprocess.run(command, cwd=self.folder, env=os.environ | paths, capture_output=True, text=True)
+        assert code in (None, done.returncode), done.stdout + done.stderr
+        return done.stdout + done.stderr
 
     def launch(self) -> None:
-        where = ["on=toy", f"on.root={self.folder / 'disk'}"]
-        made = self.stoker("launch", f"script={self.folder / 'train.py'}", "name=tale", *where, "--json")
-        self.name = json.loads(made)["name"]
+        place = ["on=toy", f"on.root={self.folder / 'disk'}"]
+        output = self.stoker("launch", f"script={self.folder / 'train.py'}", "name=tale", *place, "--json")
+        self.name = json.loads(output)["name"]
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = json.loads(self.stoker("status", self.name, "--json"))
         return status
 
-    def waits_for(self, line: str, *rank: str) -> None:
+    def wait_for(self, line: str, *rank: str) -> None:
         until(lambda: line in self.stoker("logs", self.name, *rank, code=None))
 
 
@@ -72,23 +72,23 @@ def test_the_backend_is_small() -> None:
 
 def test_every_verb_works_on_a_backend_that_is_one_folder_and_its_lines_in_the_registries(toy: Toy) -> None:
     toy.launch()
-    toy.waits_for("worker 0 of 1")
+    toy.wait_for("worker 0 of 1")
     assert toy.status()["state"] == "running"
     assert [row["name"] for row in json.loads(toy.stoker("ps", "--json"))] == [toy.name]
     assert "attempt 1 with 1 worker" in toy.stoker("events", toy.name)
     assert "nothing is wrong" in toy.stoker("why", toy.name)
     assert "is scaled from 1 to 2 nodes" in toy.stoker("scale", toy.name, "2")
-    toy.waits_for("worker 1 of 2", "--rank", "1")
+    toy.wait_for("worker 1 of 2", "--rank", "1")
     assert "to save and stop" in toy.stoker("stop", toy.name)
     assert toy.status()["state"] == "paused"
 
 
-def test_a_run_there_ends_and_is_done(toy: Toy) -> None:
+def test_a_run_on_the_toy_backend_ends_and_is_done(toy: Toy) -> None:
     toy.launch()
     until(lambda: toy.status()["state"] == "running")
-    (toy.there / "finish").touch()
+    (toy.remote_run / "finish").touch()
     until(lambda: toy.status()["state"] == "done")
 
 
-def test_an_unknown_place_is_refused_with_all_that_there_are(toy: Toy) -> None:
+def test_an_unknown_backend_is_refused_and_the_known_ones_are_named(toy: Toy) -> None:
     assert "none of local, kubernetes, toy" in toy.stoker("launch", "script=x.py", "on=tower", code=2)

@@ -21,8 +21,8 @@ def complaint(**sources: str) -> str:
 def test_a_secret_is_a_variable_or_the_text_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text("line one\nline two\n")
     monkeypatch.setenv("MINE", " open sesame ")
-    found = secrets.resolve(spec(TOKEN="env:MINE", KEY=f"file:{tmp_path / 'key'}"))
-    assert found == {"TOKEN": " open sesame ", "KEY": "line one\nline two"}
+    values = secrets.resolve(spec(TOKEN="env:MINE", KEY=f"file:{tmp_path / 'key'}"))
+    assert values == {"TOKEN": " open sesame ", "KEY": "line one\nline two"}
 
 
 def test_secrets_are_read_again_each_time(tmp_path: Path) -> None:
@@ -44,6 +44,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path) -> 
     source = f"file:{path}"
     assert f"secrets.KEY comes from {path}, which cannot be read: No such file" in complaint(KEY=source)
     assert "which is not a regular file" in complaint(KEY=f"file:{tmp_path}")
+    assert "which cannot be read: No such file" in complaint(KEY="file:~no-such-user/key")
     path.write_text("\n")
     assert "which is empty" in complaint(KEY=source)
     path.write_bytes(b"open\xff")

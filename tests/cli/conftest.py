@@ -1,4 +1,4 @@
-"""A terminal of one's own, and runs in the background that do not outlive a test."""
+"""A pseudo-terminal, and runs in the background that end with the test."""
 
 import fcntl
 import os
@@ -28,7 +28,7 @@ print("worker", os.environ["RANK"], "has had enough", flush=True)
 
 
 class Terminal:
-    """A command as a person runs it: on a screen, and hung up on when the screen goes away."""
+    """A command in a terminal of its own, which receives SIGHUP when the terminal is closed."""
 
     def __init__(self, argv: list[str], *, folder: Path, environment: dict[str, str]) -> None:
         self._screen, inside = pty.openpty()
@@ -46,11 +46,11 @@ class Terminal:
         self.text = ""
 
     def read(self, *, until: str | None = None) -> str:
-        """What it has shown, up to the end of the command or the text that is waited for."""
+        """The output so far, up to the end of the command or the given text."""
         while until is None or until not in self.text:
             try:
                 data = os.read(self._screen, 65536)
-            except OSError:  # nobody holds the other side any more
+            except OSError:  # the other side is closed
                 break
             if not data:
                 break
@@ -72,54 +72,56 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     """`stoker …` in a terminal, in the folder of the test."""
     opened: list[Terminal] = []
 
-    def start(*words: str, **environment: str) -> Terminal:
-        argv = [sys.executable, "-m", "stoker", *words]
+    def start(*arguments: str, **environment: str) -> Terminal:
+        argv = [sys.executable, "-m", "stoker", *arguments]
         opened.append(Terminal(argv, folder=tmp_path, environment=environment))
         return opened[-1]
 
     yield start
-    for one in opened:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
+    for running in opened:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()
 
 
 @pytest.fixture
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """`stoker …` in this process, in the folder of the test; what processes of its own say is heard too."""
+    """`stoker …` in this process, in the folder of the test; the output of its child processes is captured too."""
     monkeypatch.chdir(tmp_path)
-    return lambda *words: subprocess.CompletedProcess(words, main(words), *capfd.readouterr())
+    return lambda *arguments: subprocess.CompletedProcess(arguments, main(arguments), *capfd.readouterr())
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Iterator[Path]:
-    """A run file of two workers that live until there is a file `enough` in the run; none outlives the test."""
+    """A run file of two workers that run until the file `enough` exists in the run; they end with the test."""
     (tmp_path / "work.py").write_text(SCRIPT)
     path = tmp_path / "work.yaml"
     path.write_text("name: work\nscript: work.py\non: {workers: 2, device: cpu, max_restarts: 0}\n")
     yield path
     for run in all_runs(tmp_path / "runs"):
-        if (holder := run.holder()) and holder["pid"]:  # 0 while it is being written down, and that is all of us
+        if (holder := run.holder()) and holder[
+            "pid"
+        ]:  # 0 while it is being written, and kill(0) would signal this process too
             os.kill(holder["pid"], signal.SIGKILL)  # its workers die with it
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory, tokens: Path) -> Path:
-    """A small run that is done, and has learnt a little; not to be changed."""
+    """A small run that is done; not to be changed."""
     folder = tmp_path_factory.mktemp("trained")
-    words = [
+    arguments = [
         "name=tale", f"data={tokens}", "model.layers=2", "model.heads=2", "model.width=32", "model.context=32",
         "batch.sequences=8", "batch.length=32", "precision=fp32", "compile=false", "optim.lr=1e-2", "until.steps=40",
         "checkpoint.every=20", "eval.every=20", "eval.sequences=5", "log.tensorboard=false", "on.device=cpu",
         "on.workers=1",
     ]  # fmt: skip
-    subprocess.run([sys.executable, "-m", "stoker", "train", *words], cwd=folder, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "stoker", "train", *arguments], cwd=folder, check=True, capture_output=True)
     return folder / "runs" / "tale"
 
 
 @pytest.fixture
 def tale(trained: Path, tmp_path: Path) -> Path:
-    """The same run under ./runs of a test, for it to use as it likes."""
+    """A copy of the run under ./runs of a test, which may change it."""
     return Path(shutil.copytree(trained, tmp_path / "runs" / "tale"))

@@ -1,4 +1,4 @@
-"""Bad input: one line that names the culprit and a remedy, exit 2, and nothing lost."""
+"""Bad input: one line with the problem and a remedy, exit code 2, and no file changed."""
 
 import os
 import subprocess
@@ -25,8 +25,8 @@ GOOD = '{"text": "It was a calm day."}\n'
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with good data and bad, and a run that has begun."""
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with valid and invalid data, and a run."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "run.yaml").write_text(RUN_FILE)
     (folder / "book.txt").write_text("".join(f"It was day {i}, and the sea was calm.\n" for i in range(400)))
@@ -53,13 +53,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def unharmed(place: Path) -> Iterator[None]:
-    """All that was there is there, as it was; no run has been added."""
-    before = contents(place)
+def unchanged(workdir: Path) -> Iterator[None]:
+    """No file has changed, and no run was added."""
+    before = contents(workdir)
     yield
-    after = contents(place)
+    after = contents(workdir)
     assert {path: after.get(path) for path in before} == before
-    assert sorted(path.name for path in (place / "runs").iterdir() if not path.name.startswith(".")) == ["tale"]
+    assert sorted(path.name for path in (workdir / "runs").iterdir() if not path.name.startswith(".")) == ["tale"]
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -69,13 +69,13 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.fixture
-def refusal(command, place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What a command says that is refused."""
-    monkeypatch.chdir(place)
-    return lambda *words: the_line(command(*words))
+def refusal(command, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The error of a command that is refused."""
+    monkeypatch.chdir(workdir)
+    return lambda *arguments: error_line(command(*arguments))
 
 
-def the_line(done: "subprocess.CompletedProcess[str]") -> str:
+def error_line(done: "subprocess.CompletedProcess[str]") -> str:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
@@ -85,7 +85,7 @@ def the_line(done: "subprocess.CompletedProcess[str]") -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("arguments", "parts"),
     [
         # keys and values
         (["optim.rl=1e-3"], ["optim.rl is unknown", "Did you mean optim.lr?"]),
@@ -143,16 +143,16 @@ def the_line(done: "subprocess.CompletedProcess[str]") -> str:
         (["data.path=."], ["is inside its data", "--runs DIR"]),
     ],
 )
-@pytest.mark.usefixtures("unharmed")
-def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(
-    refusal: Callable[..., str], words: list[str], parts: list[str]
+@pytest.mark.usefixtures("unchanged")
+def test_a_mistake_in_a_new_run_is_one_line_and_creates_no_run(
+    refusal: Callable[..., str], arguments: list[str], parts: list[str]
 ) -> None:
-    line = refusal("train", "run.yaml", "name=new", *words)
+    line = refusal("train", "run.yaml", "name=new", *arguments)
     assert [part for part in parts if part not in line] == [], line
 
 
 @pytest.mark.parametrize(
-    "word",
+    "argument",
     [
         "data.path=https://user:hush@host/x",
         "data.path=[book.txt, ftp://user:hush@host/x]",
@@ -165,19 +165,20 @@ def test_a_mistake_in_a_new_run_is_one_line_and_makes_no_run(
         "--runs=https://user:hush@host/runs",
     ],
 )
-@pytest.mark.usefixtures("unharmed")
-def test_a_password_in_an_address_is_refused_and_not_shown(command, place: Path, monkeypatch, word: str) -> None:
-    monkeypatch.chdir(place)
-    done = command("train", "run.yaml", "name=new", word)
+@pytest.mark.usefixtures("unchanged")
+def test_a_password_in_an_address_is_refused_and_not_shown(command, workdir: Path, monkeypatch, argument: str) -> None:
+    monkeypatch.chdir(workdir)
+    done = command("train", "run.yaml", "name=new", argument)
     assert "hush" not in done.stdout + done.stderr
     assert done.stdout == ""
-    the_line(done)
+    error_line(done)
 
 
 @pytest.mark.parametrize(
     ("file", "parts"),
     [
         ("gone.yaml", ["there is no file gone.yaml"]),
+        ("~no-such-user/run.yaml", ["there is no file ~no-such-user/run.yaml"]),
         ("folder", ["folder"]),
         ("binary.txt", ["binary.txt"]),
         ("list.yaml", ["list.yaml"]),
@@ -188,33 +189,33 @@ def test_a_password_in_an_address_is_refused_and_not_shown(command, place: Path,
         ("/dev/zero", ["/dev/zero is a device"]),
     ],
 )
-@pytest.mark.usefixtures("unharmed")
-def test_a_run_file_that_is_none_is_named(refusal: Callable[..., str], file: str, parts: list[str]) -> None:
+@pytest.mark.usefixtures("unchanged")
+def test_an_invalid_run_file_is_named(refusal: Callable[..., str], file: str, parts: list[str]) -> None:
     line = refusal("train", file)
     assert [part for part in parts if part not in line] == [], line
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("arguments", "parts"),
     [
         (["seed=5", "optim.lr=1e-5"], ["run 'tale'", "seed: 0 -> 5", "optim.lr: 0.0006 -> 1e-05", "--new"]),
         (["model.width=32"], ["model.width: 16 -> 32", "--new"]),
         (["data.path=short.txt"], ["run 'tale'", "data", "--new"]),
     ],
 )
-@pytest.mark.usefixtures("unharmed")
-def test_another_spec_in_a_runs_directory_is_refused_and_the_difference_shown(
-    refusal: Callable[..., str], words: list[str], parts: list[str]
+@pytest.mark.usefixtures("unchanged")
+def test_a_spec_of_another_run_is_refused_with_the_difference(
+    refusal: Callable[..., str], arguments: list[str], parts: list[str]
 ) -> None:
-    line = refusal("train", "run.yaml", *words)
+    line = refusal("train", "run.yaml", *arguments)
     assert [part for part in parts if part not in line] == [], line
 
 
-def test_a_run_that_another_process_writes_is_left_to_it(place: Path) -> None:
+def test_a_locked_run_is_refused_with_the_process(workdir: Path) -> None:
     argv = [str(Path(sys.executable).with_name("stoker")), "train", "run.yaml"]
-    with RunDir(place / "runs" / "tale").lock():
-        done = subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    line = the_line(done)
+    with RunDir(workdir / "runs" / "tale").lock():
+        done = subprocess.run(argv, cwd=workdir, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    line = error_line(done)
     assert f"process {os.getpid()}" in line
     assert "stoker stop tale" in line
 
@@ -229,10 +230,10 @@ def test_a_run_that_another_process_writes_is_left_to_it(place: Path) -> None:
         ("data.json", None),
     ],
 )
-def test_a_run_directory_that_was_damaged_is_refused(
-    tmp_path: Path, place: Path, refusal: Callable[..., str], file: str, content: str | None
+def test_a_damaged_run_directory_is_refused(
+    tmp_path: Path, workdir: Path, refusal: Callable[..., str], file: str, content: str | None
 ) -> None:
-    run = begin(load(place / "run.yaml", []).spec, runs=tmp_path).run
+    run = begin(load(workdir / "run.yaml", []).spec, runs=tmp_path).run
     (run.path / file).unlink()
     if content is not None:
         (run.path / file).write_bytes(content.encode(errors="surrogateescape"))
@@ -241,7 +242,7 @@ def test_a_run_directory_that_was_damaged_is_refused(
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A folder that nobody may write to, not even root."""
+    """A folder that cannot be written to, not even by root."""
     folder = tmp_path / "read-only"
     folder.mkdir()
     if os.geteuid():
@@ -260,18 +261,18 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("verb", ["train", "prepare"])
-@pytest.mark.usefixtures("unharmed")
-def test_a_place_that_cannot_be_written_is_named(refusal: Callable[..., str], read_only: Path, verb: str) -> None:
-    words = {
+@pytest.mark.usefixtures("unchanged")
+def test_a_folder_that_cannot_be_written_is_named(refusal: Callable[..., str], read_only: Path, verb: str) -> None:
+    arguments = {
         "train": ["run.yaml", "--runs", str(read_only / "runs")],
         "prepare": ["book.txt", "-o", str(read_only / "o")],
     }
-    assert str(read_only) in refusal(verb, *words[verb])
+    assert str(read_only) in refusal(verb, *arguments[verb])
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "stop", "audit"])
-@pytest.mark.usefixtures("unharmed")
-def test_a_run_that_is_not_there_is_named_with_the_nearest(refusal: Callable[..., str], verb: str) -> None:
+@pytest.mark.usefixtures("unchanged")
+def test_an_unknown_run_is_refused_with_a_similar_name(refusal: Callable[..., str], verb: str) -> None:
     line = refusal(verb, "tail")
     assert "tail" in line
     assert "tale" in line

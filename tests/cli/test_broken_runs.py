@@ -1,4 +1,4 @@
-"""Whatever stands in a run's folder, the verbs that read it answer in lines, and other runs are not touched by it."""
+"""A run folder with any damage: verbs that read it print no traceback, and other runs are not affected."""
 
 import json
 import os
@@ -29,7 +29,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "deep": lambda path: path.write_bytes(b'{"time":1,"step":1,"kind":"world","a":' + b"[" * 10**5 + b"\n"),
     "others": lambda path: path.write_bytes(b'3\n[]\nnull\n"x"\n{}\n{"kind": 3}\n{"step": 1e999}\n'),
 }
-SECRET = "what stands in a file outside of the run"
+SECRET = "the text of a file outside of the run"
 VERBS = ("status", "why", "events", "logs", "stop")
 
 
@@ -50,7 +50,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.path
 
 
-def place(template: Path, folder: Path, name: str, damage: str) -> Path:
+def damaged_run(template: Path, folder: Path, name: str, damage: str) -> Path:
     run = folder / "runs" / "tale"
     shutil.copytree(template, run)
     file = run / name
@@ -65,8 +65,8 @@ def place(template: Path, folder: Path, name: str, damage: str) -> Path:
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", FILES)
-def test_any_damage_is_answered_in_lines(command, template: Path, tmp_path: Path, name: str, damage: str) -> None:
-    place(template, tmp_path, name, damage)
+def test_any_damage_gives_no_traceback(command, template: Path, tmp_path: Path, name: str, damage: str) -> None:
+    damaged_run(template, tmp_path, name, damage)
     shutil.copytree(template, tmp_path / "runs" / "other")
     listed = command("ps", "--json")
     assert listed.returncode == 0, listed.stderr
@@ -82,14 +82,14 @@ def test_any_damage_is_answered_in_lines(command, template: Path, tmp_path: Path
 
 
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason(command, template: Path, tmp_path: Path) -> None:
-    place(template, tmp_path, "exit.json", "others")
-    shown = command("ps").stdout.splitlines()
-    assert shown[1].split()[:2] == ["tale", "unknown"]
-    assert shown[2] == "tale: exit.json is damaged, so how the run ended is not known"
+    damaged_run(template, tmp_path, "exit.json", "others")
+    output = command("ps").stdout.splitlines()
+    assert output[1].split()[:2] == ["tale", "unknown"]
+    assert output[2] == "tale: exit.json is damaged, so how the run ended is not known"
 
 
-def test_how_many_records_were_skipped_is_said(command, template: Path, tmp_path: Path) -> None:
-    run = place(template, tmp_path, "metrics.jsonl", "others")
+def test_the_number_of_skipped_records_is_shown(command, template: Path, tmp_path: Path) -> None:
+    run = damaged_run(template, tmp_path, "metrics.jsonl", "others")
     shutil.copy(template / "metrics.jsonl", run / "metrics.jsonl")
     with (run / "events.jsonl").open("a") as file:
         file.write('{"kind": "world"}\n{"time": 1}\n')
@@ -102,7 +102,7 @@ def test_how_many_records_were_skipped_is_said(command, template: Path, tmp_path
 
 
 def test_a_log_is_not_read_through_a_link(command, template: Path, tmp_path: Path) -> None:
-    run = place(template, tmp_path, "logs/rank-0.log", "link")
+    run = damaged_run(template, tmp_path, "logs/rank-0.log", "link")
     done = command("logs", "tale")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"stoker: {run}/logs/rank-0.log is not a regular file. ")
@@ -114,8 +114,8 @@ def test_a_log_is_not_read_through_a_link(command, template: Path, tmp_path: Pat
 
 
 def test_a_long_line_of_a_log_is_shown_whole(command, template: Path, tmp_path: Path) -> None:
-    run = place(template, tmp_path, "logs/rank-0.log", "empty")
+    run = damaged_run(template, tmp_path, "logs/rank-0.log", "empty")
     (run / "logs" / "rank-0.log").write_text("x" * 3_000_000 + "\nlast\n")
-    shown = command("logs", "tale").stdout
-    assert shown.replace("\n", "") == "x" * 3_000_000 + "last"
+    output = command("logs", "tale").stdout
+    assert output.replace("\n", "") == "x" * 3_000_000 + "last"
     assert command("logs", "tale", "--tail", "1").stdout == "last\n"

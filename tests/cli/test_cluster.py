@@ -1,4 +1,4 @@
-"""Verbs of runs in a cluster, where the cluster is out of reach. What happens in one is in tests/lab."""
+"""Verbs for runs in a cluster that cannot be reached. Tests with a cluster are in tests/lab."""
 
 import json
 import re
@@ -38,9 +38,9 @@ def out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, out_of_reach: Path) -> RunDir:  # noqa: ARG001
-    """One that was launched there."""
-    there = RunDir(tmp_path / "runs" / "demo-abcd")
-    there.create(load(None, ["data=x", "until.steps=1", *ON]).spec, None)
+    """A run that was launched in that cluster."""
+    cluster_run = RunDir(tmp_path / "runs" / "demo-abcd")
+    cluster_run.create(load(None, ["data=x", "until.steps=1", *ON]).spec, None)
     ClusterPlace(
         kind="kubernetes",
         context="lab",
@@ -49,18 +49,18 @@ def run(tmp_path: Path, out_of_reach: Path) -> RunDir:  # noqa: ARG001
         run="demo-abcd",
         volume="training",
         image="example/image:1",
-    ).write(there)
-    return there
+    ).write(cluster_run)
+    return cluster_run
 
 
 def test_a_dry_run_prints_objects_that_kubectl_can_read(out_of_reach: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "data=x", "until.steps=1", "name=tale", *ON, "--dry-run"]) == 0
-    said = capsys.readouterr()
-    service, job = yaml.safe_load_all(said.out)
+    captured = capsys.readouterr()
+    service, job = yaml.safe_load_all(captured.out)
     assert (service["kind"], job["kind"]) == ("Service", "Job")
     assert job["metadata"]["name"].startswith("tale-")
-    assert "2 nodes × 2 workers" in said.err
-    assert "not checked: the API server" in said.err
+    assert "2 nodes × 2 workers" in captured.err
+    assert "not checked: the API server" in captured.err
     assert out_of_reach.is_file()
 
 
@@ -73,27 +73,27 @@ def test_a_dry_run_without_a_cluster_takes_the_namespace_from_the_kubeconfig(
     values["users"][0]["user"] = login
     out_of_reach.write_text(yaml.safe_dump(values))
     assert main(["launch", "data=x", "until.steps=1", *ON, "--dry-run"]) == 0
-    said = capsys.readouterr()
-    assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(said.out)} == {"team"}
-    assert "not checked: " in said.err
+    captured = capsys.readouterr()
+    assert {item["metadata"]["namespace"] for item in yaml.safe_load_all(captured.out)} == {"team"}
+    assert "not checked: " in captured.err
 
 
-def test_a_dry_run_writes_files_and_makes_no_run(
+def test_a_dry_run_writes_files_and_creates_no_run(
     out_of_reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "hunter2")
-    words = ["launch", "data=x", "until.steps=1", "secrets=[TOKEN]", *ON, "--dry-run", "-o", "objects"]
-    assert main(words) == 0
+    arguments = ["launch", "data=x", "until.steps=1", "secrets=[TOKEN]", *ON, "--dry-run", "-o", "objects"]
+    assert main(arguments) == 0
     files = sorted(path.name for path in (tmp_path / "objects").iterdir())
     assert [name.split("-")[1] for name in files] == ["secret", "service", "job"]
     assert "hunter2" not in "".join(path.read_text() for path in (tmp_path / "objects").iterdir())
     assert not (tmp_path / "runs").exists()
-    assert main([*words, "--json"]) == 0
+    assert main([*arguments, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["files"]) == 3
     assert out_of_reach.is_file()
 
 
-def test_nothing_is_prepared_when_nobody_answers(
+def test_nothing_is_prepared_when_the_cluster_does_not_answer(
     out_of_reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["launch", "data=x", "until.steps=1", *ON]) == 2
@@ -103,7 +103,7 @@ def test_nothing_is_prepared_when_nobody_answers(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "problem"),
     [
         (["train", *ON], "on.kind is kubernetes, and stoker train trains here. Run: stoker launch"),
         (["launch", "on.kind=local", "-o", "x"], "-o writes Kubernetes objects"),
@@ -116,13 +116,13 @@ def test_nothing_is_prepared_when_nobody_answers(
     ],
 )
 def test_mistakes_are_one_line(
-    words: list[str], said: str, out_of_reach: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], problem: str, out_of_reach: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare = words[0] == "check" or "script=train.py" in words
-    given = words if bare else [*words, "data=x", "until.steps=1"]
-    assert main(given) == 2
+    bare = arguments[0] == "check" or "script=train.py" in arguments
+    command_line = arguments if bare else [*arguments, "data=x", "until.steps=1"]
+    assert main(command_line) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert problem in error
     assert "Traceback" not in error
     assert out_of_reach.is_file()
 
@@ -134,57 +134,59 @@ def test_ps_shows_runs_whose_cluster_is_out_of_reach(run: RunDir, capsys: pytest
     assert "does not answer" in row["reason"]
 
 
-def test_a_run_that_was_seen_to_end_stays_ended(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_end_of_a_run_is_remembered(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ps", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    known = row | {"state": "done", "reason": "all steps", "step": 7, "nodes": []}
-    known |= {"val_loss": None, "checkpoint": 7, "restarts": 0}
-    run.write_seen({"asked": 0, "view": known})
+    last_view = row | {"state": "done", "reason": "all steps", "step": 7, "nodes": []}
+    last_view |= {"val_loss": None, "checkpoint": 7, "restarts": 0}
+    run.write_seen({"asked": 0, "view": last_view})
     assert main(["ps", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["state"], row["step"], row["reason"]) == ("done", 7, "all steps")
 
 
-@pytest.mark.parametrize("words", [["status"], ["stop"], ["events"], ["top"], ["net"], ["scale", "3"]])
-def test_other_verbs_say_that_nobody_answers(words: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    verb, *more = words
-    assert main([verb, run.name, *more]) == 2
+@pytest.mark.parametrize("arguments", [["status"], ["stop"], ["events"], ["top"], ["net"], ["scale", "3"]])
+def test_other_verbs_report_that_the_cluster_does_not_answer(
+    arguments: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, *options = arguments
+    assert main([verb, run.name, *options]) == 2
     assert "of context lab does not answer" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["eval"], ["generate", "x"], ["export"], ["replay", "--step", "1"]])
-def test_verbs_that_need_the_records_here_say_where_they_are_and_what_to_type(
-    words: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("arguments", [["eval"], ["generate", "x"], ["export"], ["replay", "--step", "1"]])
+def test_verbs_that_need_local_records_name_the_command_that_copies_them(
+    arguments: list[str], run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verb, *more = words
-    assert main([verb, run.name, *more]) == 2
-    said = capsys.readouterr().err
-    assert "is not on this machine" in said
-    assert "in runs/demo-abcd on volume claim 'training' in namespace default of context lab" in said
-    assert "Copy it here with: stoker cp demo-abcd: ./demo-abcd-copy, then name the copy: ./demo-abcd-copy" in said
+    verb, *options = arguments
+    assert main([verb, run.name, *options]) == 2
+    error = capsys.readouterr().err
+    assert "is not on this machine" in error
+    assert "in runs/demo-abcd on volume claim 'training' in namespace default of context lab" in error
+    assert "Copy it here with: stoker cp demo-abcd: ./demo-abcd-copy, then name the copy: ./demo-abcd-copy" in error
 
 
-def test_a_run_in_a_cluster_is_no_origin_of_another_before_it_was_copied(
+def test_a_run_in_a_cluster_must_be_copied_before_another_starts_from_it(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "data=x", "until.steps=1", f"init={run.name}"]) == 2
     assert "stoker cp demo-abcd: ./demo-abcd-copy" in capsys.readouterr().err
 
 
-def test_a_run_in_a_cluster_does_not_start_again_here(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_a_cluster_is_not_restarted_locally(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     (run.path.parent / "here.yaml").write_text(f"name: {run.name}\ndata: x\nuntil: {{steps: 1}}\n")
     assert main(["train", "runs/here.yaml", "on.device=cpu"]) == 2
     assert "is not on this machine" in capsys.readouterr().err
 
 
-def test_python_does_not_take_a_run_in_a_cluster_for_one_here(run: RunDir) -> None:
-    there = open_run(run.path)
-    for ask in (there.events, there.metrics, lambda: list(there.logs())):
+def test_the_python_api_asks_the_cluster_for_its_runs(run: RunDir) -> None:
+    cluster_run = open_run(run.path)
+    for ask in (cluster_run.events, cluster_run.metrics, lambda: list(cluster_run.logs())):
         with pytest.raises(UserError, match="of context lab does not answer"):
             ask()
 
 
-def test_check_kube_says_what_is_wrong(out_of_reach: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_kube_reports_problems(out_of_reach: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "kube"]) == 2
     assert "missing  cluster" in capsys.readouterr().out
     assert main(["check", "kube", "--json", "--context", "nowhere"]) == 2
@@ -194,11 +196,11 @@ def test_check_kube_says_what_is_wrong(out_of_reach: Path, capsys: pytest.Captur
     assert out_of_reach.is_file()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["ps"], ["check", "--help"], ["launch", "--help"]])
-def test_no_http_client_is_loaded_where_no_cluster_is_asked(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["ps"], ["check", "--help"], ["launch", "--help"]])
+def test_verbs_without_a_cluster_load_no_http_client(arguments: list[str], tmp_path: Path) -> None:
     code = (
         "import sys\nfrom stoker.cli.main import main\n"
-        f"try: main({words!r})\nexcept SystemExit: pass\n"
+        f"try: main({arguments!r})\nexcept SystemExit: pass\n"
         "print([name for name in ('httpx2', 'httpx', 'anyio') if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -206,7 +208,7 @@ def test_no_http_client_is_loaded_where_no_cluster_is_asked(words: list[str], tm
 
 
 def test_a_core_install_watches_runs_in_a_cluster() -> None:
-    """Without what training needs: numpy and all that comes with it."""
+    """Without numpy and the other packages that training needs."""
     code = (
         "import sys\nimport stoker.cli.scale, stoker.cli.status\n"
         "import stoker.backends.kubernetes.check, stoker.backends.kubernetes.manifest\n"
@@ -216,7 +218,7 @@ def test_a_core_install_watches_runs_in_a_cluster() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_the_guides_run_files_are_run_files(out_of_reach: Path, tmp_path: Path) -> None:
+def test_the_run_files_of_the_guide_are_valid(out_of_reach: Path, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 2

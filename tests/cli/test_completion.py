@@ -1,4 +1,4 @@
-"""The scripts are tried in the shells that they are for, where those are installed."""
+"""Completion scripts, in the shells that are installed."""
 
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def workdir(tmp_path: Path) -> Path:
     for name in ("runs/tale", "runs/tale-2", "runs/other", "elsewhere/far"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "spec.yaml").touch()
@@ -40,38 +40,38 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def offered(scripts: Path, place: Path, *words: str) -> list[str]:
-    """What bash offers for the last of the words."""
+def completions(scripts: Path, workdir: Path, *words: str) -> list[str]:
+    """The completions of the last word."""
     command = ["bash", "--norc", "-c", ASK, "bash", str(scripts / "bash"), "stoker", *words]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=workdir, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return sorted(done.stdout.split())
 
 
-def test_bash_completes_every_verb(scripts: Path, place: Path) -> None:
-    assert offered(scripts, place, "") == sorted(VERBS)
-    assert offered(scripts, place, "sta") == ["status"]
+def test_bash_completes_every_verb(scripts: Path, workdir: Path) -> None:
+    assert completions(scripts, workdir, "") == sorted(VERBS)
+    assert completions(scripts, workdir, "sta") == ["status"]
 
 
-def test_bash_completes_the_options_of_a_verb(scripts: Path, place: Path) -> None:
-    assert offered(scripts, place, "logs", "tale", "--") == sorted(
+def test_bash_completes_the_options_of_a_verb(scripts: Path, workdir: Path) -> None:
+    assert completions(scripts, workdir, "logs", "tale", "--") == sorted(
         ["--help", "--runs", "--rank", "--all", "--follow", "--tail", "--since", "--json", "--trust"]
     )
-    assert offered(scripts, place, "train", "--dry") == ["--dry-run"]
+    assert completions(scripts, workdir, "train", "--dry") == ["--dry-run"]
 
 
-def test_bash_completes_the_names_of_runs(scripts: Path, place: Path) -> None:
-    assert offered(scripts, place, "logs", "ta") == ["tale", "tale-2"]
-    assert offered(scripts, place, "stop", "--runs", "elsewhere", "") == ["far"]
-    assert offered(scripts, place, "status", "-f", "runs/o") == ["runs/other"]
+def test_bash_completes_the_names_of_runs(scripts: Path, workdir: Path) -> None:
+    assert completions(scripts, workdir, "logs", "ta") == ["tale", "tale-2"]
+    assert completions(scripts, workdir, "stop", "--runs", "elsewhere", "") == ["far"]
+    assert completions(scripts, workdir, "status", "-f", "runs/o") == ["runs/other"]
 
 
-def test_bash_completes_files_where_a_verb_takes_them(scripts: Path, place: Path) -> None:
-    assert offered(scripts, place, "train", "run") == ["run.yaml", "runs"]
-    assert offered(scripts, place, "launch", "t") == ["tale", "tale-2"]
-    assert offered(scripts, place, "launch", "run.") == ["run.yaml"]
-    assert offered(scripts, place, "logs", "--runs", "else") == ["elsewhere"]
-    assert offered(scripts, place, "completion", "") == ["bash", "fish", "zsh"]
+def test_bash_completes_files_where_a_verb_takes_them(scripts: Path, workdir: Path) -> None:
+    assert completions(scripts, workdir, "train", "run") == ["run.yaml", "runs"]
+    assert completions(scripts, workdir, "launch", "t") == ["tale", "tale-2"]
+    assert completions(scripts, workdir, "launch", "run.") == ["run.yaml"]
+    assert completions(scripts, workdir, "logs", "--runs", "else") == ["elsewhere"]
+    assert completions(scripts, workdir, "completion", "") == ["bash", "fish", "zsh"]
 
 
 def test_the_command_is_completed_by_its_function(scripts: Path) -> None:
@@ -90,7 +90,7 @@ def test_other_shells_can_read_their_script(scripts: Path, shell: str) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_the_extras_every_verb_is_known_all_the_same(tmp_path: Path) -> None:
+def test_every_verb_is_completed_without_the_extras(tmp_path: Path) -> None:
     for name in ("pyarrow", "torch"):
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name='{name}')")
     code = (

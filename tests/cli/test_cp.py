@@ -1,4 +1,4 @@
-"""Mistakes with cp and shell that need no cluster to be found."""
+"""Mistakes with cp and shell that are detected without a cluster."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from stoker.spec.run import ScriptSpec
 
 
 @pytest.fixture
-def here(stoker: Any) -> Path:
+def workdir(stoker: Any) -> Path:
     RunDir(stoker.folder / "runs/demo").create(ScriptSpec(name="demo", script="train.py"), None)
     (stoker.folder / "a.txt").write_text("a")
     folder: Path = stoker.folder
@@ -18,7 +18,7 @@ def here(stoker: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "problem"),
     [
         (["a.txt"], "cp needs a source and a target"),
         (["a.txt", "b.txt"], "cp cannot copy from a.txt to b.txt"),
@@ -29,12 +29,15 @@ def here(stoker: Any) -> Path:
         (["a.txt", "demo:/data", "--extract"], "--extract, --anonymous and --region are for s3://"),
         (["s3://b/k", "a.txt"], "cp cannot copy from s3://b/k to a.txt"),
         (["demo:/a", "demo:/b"], "cp cannot copy from"),
+        (["", "demo:/data"], "a file or folder has an empty name"),
+        (["demo:/data", ""], "a file or folder has an empty name"),
+        (["~no-such-user/a.txt", "demo:/data"], "there is no ~no-such-user/a.txt"),
     ],
 )
-def test_cp_says_what_is_wrong(stoker: Any, here: Path, words: list[str], says: str) -> None:
-    assert here.is_dir()
-    assert says in stoker("cp", *words, code=2).stderr
+def test_mistakes_are_named(stoker: Any, workdir: Path, arguments: list[str], problem: str) -> None:
+    assert workdir.is_dir()
+    assert problem in stoker("cp", *arguments, code=2).stderr
 
 
-def test_a_shell_of_a_local_run_is_a_cd(stoker: Any, here: Path) -> None:
-    assert f"cd {here / 'runs/demo'}" in stoker("shell", "demo", "--", "ls", "-l", code=2).stderr
+def test_shell_for_a_local_run_suggests_cd(stoker: Any, workdir: Path) -> None:
+    assert f"cd {workdir / 'runs/demo'}" in stoker("shell", "demo", "--", "ls", "-l", code=2).stderr

@@ -1,4 +1,4 @@
-"""`stoker eval` on a real run: its own held-out text, any other, and what cannot be evaluated."""
+"""`stoker eval` on a real run: its held-out text, other text, and mistakes."""
 
 import json
 import re
@@ -21,90 +21,88 @@ TEXT = "the stoker feeds the boiler. a heap of coal warms the old engine.\n" * 3
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the test, with a run and some text, as the current one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text(TEXT)
     return tmp_path
 
 
-def evaluate(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
-    assert main(["eval", *words, "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
+def evaluate(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main(["eval", *arguments, "--json"]) == 0
+    result: dict[str, object] = json.loads(capsys.readouterr().out)
+    return result
 
 
-def test_the_default_is_the_runs_own_held_out_text(place: Path, tokens: Path, capsys) -> None:
-    told = RunDir(place / "runs" / "tale").metrics()[-1]["val_loss"]
+def test_the_default_is_the_runs_own_held_out_text(workdir: Path, tokens: Path, capsys) -> None:
+    logged_loss = RunDir(workdir / "runs" / "tale").metrics()[-1]["val_loss"]
     same = evaluate(capsys, "tale", "--sequences", "5")
-    assert same["loss"] == pytest.approx(told, abs=1e-6)
+    assert same["loss"] == pytest.approx(logged_loss, abs=1e-6)
     assert (same["sequences"], same["tokens"], same["step"], same["precision"]) == (5, 160, 40, "fp32")
-    everything = evaluate(capsys, "tale")
-    assert everything["tokens"] > same["tokens"]
-    assert everything["loss"] == pytest.approx(told, rel=0.2)
-    assert everything["bits_per_byte"] < everything["loss"] / 0.6931
-    assert evaluate(capsys, "tale", "--data", str(tokens))["loss"] == everything["loss"]
+    whole = evaluate(capsys, "tale")
+    assert whole["tokens"] > same["tokens"]
+    assert whole["loss"] == pytest.approx(logged_loss, rel=0.2)
+    assert whole["bits_per_byte"] < whole["loss"] / 0.6931
+    assert evaluate(capsys, "tale", "--data", str(tokens))["loss"] == whole["loss"]
     trained_on = evaluate(capsys, "tale", "--split", "train", "--sequences", "20")
     assert trained_on["tokens"] == 640
 
 
-def test_a_copy_from_a_clusters_volume_is_evaluated_and_audited_with_the_set_that_came_along(
-    place: Path, tokens: Path, capsys
-) -> None:
-    copy = RunDir(shutil.copytree(place / "runs" / "tale", place / "copy"))
+def test_a_copy_from_a_volume_is_evaluated_and_audited_with_its_token_set(workdir: Path, tokens: Path, capsys) -> None:
+    copy = RunDir(shutil.copytree(workdir / "runs" / "tale", workdir / "copy"))
     key = copy.data().key
     copy.write_data(DataRef(shards=f"/stoker/data/{key}", key=key))
     assert main(["eval", "./copy"]) == 2
     assert f"/stoker/data/{key} is missing. Copy it from the run's volume" in capsys.readouterr().err
     shutil.copytree(tokens, copy.path / "data" / key)
-    there = evaluate(capsys, "./copy", "--sequences", "5")
-    assert there["loss"] == evaluate(capsys, "tale", "--sequences", "5")["loss"]
+    copied = evaluate(capsys, "./copy", "--sequences", "5")
+    assert copied["loss"] == evaluate(capsys, "tale", "--sequences", "5")["loss"]
     assert main(["audit", "./copy", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 40
 
 
-def test_any_text_is_evaluated_and_nothing_is_written_beside_it(place: Path, capsys) -> None:
-    before = sorted(path.name for path in place.rglob("*"))
-    found = evaluate(capsys, "tale", "--data", "book.txt", "--length", "16")
-    assert found["bytes"] == pytest.approx(len(TEXT), abs=10)
-    assert found["perplexity"] < 100
-    (place / "more").mkdir()
-    (place / "more" / "a.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
+def test_any_text_is_evaluated_and_no_file_is_written(workdir: Path, capsys) -> None:
+    before = sorted(path.name for path in workdir.rglob("*"))
+    result = evaluate(capsys, "tale", "--data", "book.txt", "--length", "16")
+    assert result["bytes"] == pytest.approx(len(TEXT), abs=10)
+    assert result["perplexity"] < 100
+    (workdir / "more").mkdir()
+    (workdir / "more" / "a.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
     both = evaluate(capsys, "tale", "--data", "book.txt", "more/*.jsonl", "--step", "best")
-    assert both["tokens"] == 2 * found["tokens"] + 1
-    after = sorted(path.name for path in place.rglob("*"))
+    assert both["tokens"] == 2 * result["tokens"] + 1
+    after = sorted(path.name for path in workdir.rglob("*"))
     assert after == sorted([*before, "more", "a.jsonl"])
 
 
-def test_a_folder_that_transformers_wrote_is_evaluated_alike_and_has_no_data_of_its_own(place: Path, capsys) -> None:
-    loaded = load_model(place / "runs" / "tale", device="cpu")
+def test_a_transformers_folder_is_evaluated_and_has_no_data_of_its_own(workdir: Path, capsys) -> None:
+    loaded = load_model(workdir / "runs" / "tale", device="cpu")
     config = GPT2Config(n_layer=2, n_head=2, n_embd=32, n_positions=32, vocab_size=300, eos_token_id=0, bos_token_id=0)
-    theirs = GPT2LMHeadModel(config)
-    theirs.load_state_dict(SPEC.to_hf(loaded.model.state_dict()), strict=False)
-    theirs.save_pretrained(place / "theirs")
-    assert main(["eval", "theirs"]) == 2
+    hf_model = GPT2LMHeadModel(config)
+    hf_model.load_state_dict(SPEC.to_hf(loaded.model.state_dict()), strict=False)
+    hf_model.save_pretrained(workdir / "hf")
+    assert main(["eval", "hf"]) == 2
     assert "has no data of its own. Name some: --data FILE" in capsys.readouterr().err
-    assert main(["eval", "theirs", "--data", "book.txt"]) == 2
+    assert main(["eval", "hf", "--data", "book.txt"]) == 2
     assert "has no tokenizer" in capsys.readouterr().err
-    words = ["--data", "book.txt", "--tokenizer", "runs/tale/tokenizer"]
-    assert evaluate(capsys, "theirs", *words)["loss"] == evaluate(capsys, "tale", *words)["loss"]
+    arguments = ["--data", "book.txt", "--tokenizer", "runs/tale/tokenizer"]
+    assert evaluate(capsys, "hf", *arguments)["loss"] == evaluate(capsys, "tale", *arguments)["loss"]
 
 
-def test_it_reads_well_in_a_pipe_and_in_a_terminal(stoker, terminal, tmp_path: Path) -> None:
+def test_output_in_a_pipe_and_in_a_terminal(stoker, terminal, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(TEXT)
-    shown = stoker("eval", "tale", "--data", "book.txt").stdout
+    output = stoker("eval", "tale", "--data", "book.txt").stdout
     for name in ("model", "data", "loss", "perplexity", "bits/byte", "tokens"):
-        assert re.search(rf"^  {name} +\S", shown, re.MULTILINE), name
-    assert "\x1b" not in shown
+        assert re.search(rf"^  {name} +\S", output, re.MULTILINE), name
+    assert "\x1b" not in output
     screen = terminal("eval", "tale", "--data", "book.txt")
-    loss = re.search(r"loss +(\S+)", shown)
+    loss = re.search(r"loss +(\S+)", output)
     assert loss is not None
     assert loss[1] in screen.read()
     assert screen.process.wait() == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["tael"], "Did you mean tale"),
         (["tale", "--sequences", "0"], "--sequences is 0"),
@@ -125,39 +123,41 @@ def test_it_reads_well_in_a_pipe_and_in_a_terminal(stoker, terminal, tmp_path: P
             r"token ids up to 399, and the model has 300 tokens",
         ),
         (["moved"], "is missing"),
-        (["spoilt"], "validation-.* is damaged: its sha256"),
+        (["damaged"], "validation-.* is damaged: its sha256"),
         (["tale", "--task", "choice", "--data", "empty.txt"], "is empty"),
         (["tale", "--task", "choice", "--data", "blank.jsonl"], r"blank\.jsonl:1 has an empty choice"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
-def test_a_mistake_is_one_line_with_a_remedy(place: Path, tokens: Path, capsys, words: list[str], problem: str) -> None:
-    (place / "empty.txt").write_text("")
-    (place / "newline.txt").write_text("\n")
-    (place / "letter.txt").write_text("c")
-    (place / "word.txt").write_text("coal")
-    (place / "latin.txt").write_bytes("é".encode("latin-1"))
-    if "other" in " ".join(words):
+def test_a_mistake_is_one_line_with_a_remedy(
+    workdir: Path, tokens: Path, capsys, arguments: list[str], problem: str
+) -> None:
+    (workdir / "empty.txt").write_text("")
+    (workdir / "newline.txt").write_text("\n")
+    (workdir / "letter.txt").write_text("c")
+    (workdir / "word.txt").write_text("coal")
+    (workdir / "latin.txt").write_bytes("é".encode("latin-1"))
+    if "other" in " ".join(arguments):
         letters = "".join(chr(0x100 + n % 500) for n in range(4000))
-        (place / "letters.txt").write_text(f"{letters} {TEXT}")
+        (workdir / "letters.txt").write_text(f"{letters} {TEXT}")
         assert main(["prepare", "letters.txt", "-o", "other", "--tokenizer", "400", "--validation", "10%"]) == 0
-    shutil.rmtree(shutil.copytree(place / "runs" / "tale", place / "runs" / "bare") / "tokenizer")
-    shutil.copytree(place / "runs" / "tale", place / "runs" / "moved")
-    (place / "runs" / "moved" / "data.json").write_text('{"shards": "/nowhere/at/all", "key": "k"}')
-    (place / "blank.jsonl").write_text('{"context": "the", "choices": ["stoker", ""], "answer": 0}\n')
-    if "spoilt" in words:
-        _spoil(place, tokens)
+    shutil.rmtree(shutil.copytree(workdir / "runs" / "tale", workdir / "runs" / "bare") / "tokenizer")
+    shutil.copytree(workdir / "runs" / "tale", workdir / "runs" / "moved")
+    (workdir / "runs" / "moved" / "data.json").write_text('{"shards": "/nowhere/at/all", "key": "k"}')
+    (workdir / "blank.jsonl").write_text('{"context": "the", "choices": ["stoker", ""], "answer": 0}\n')
+    if "damaged" in arguments:
+        _damage(workdir, tokens)
     capsys.readouterr()
-    assert main(["eval", *words, "--json"]) == 2
+    assert main(["eval", *arguments, "--json"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert re.search(problem, captured.err), captured.err
 
 
-def _spoil(place: Path, tokens: Path) -> None:
-    """A run `spoilt` whose held-out text has changed by a bit."""
-    spoilt = RunDir(shutil.copytree(place / "runs" / "tale", place / "runs" / "spoilt"))
-    shards = Path(shutil.copytree(tokens, place / "shards"))
-    spoilt.write_data(DataRef(shards=str(shards), key=spoilt.data().key))
+def _damage(workdir: Path, tokens: Path) -> None:
+    """Creates a run `damaged` whose held-out text has changed by a bit."""
+    damaged = RunDir(shutil.copytree(workdir / "runs" / "tale", workdir / "runs" / "damaged"))
+    shards = Path(shutil.copytree(tokens, workdir / "shards"))
+    damaged.write_data(DataRef(shards=str(shards), key=damaged.data().key))
     flip(next(file.path for file in open_set(shards).validation.files()))

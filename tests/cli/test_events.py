@@ -64,18 +64,18 @@ def run(tmp_path: Path) -> RunDir:
 
 
 @pytest.mark.parametrize(("record", "line"), SENTENCES, ids=lambda x: x if isinstance(x, str) else "")
-def test_every_event_is_one_line_in_words(record: dict[str, object], line: str) -> None:
+def test_every_event_is_one_sentence(record: dict[str, object], line: str) -> None:
     event = parse_event({"time": 0.0, "rank": 0, "host": "h"} | record)
     assert event is not None
     assert sentence(event) == line
 
 
-def test_while_a_run_is_followed_only_what_is_worth_a_line_is_told() -> None:
+def test_only_some_events_are_shown_while_training() -> None:
     assert summary.shown_while_training(events.Resumed(step=4)) == "resumed at step 4"
     assert summary.shown_while_training(events.CheckpointSaved(step=4, seconds=1.0)) is None
 
 
-def test_events_have_their_time_and_as_json_all_that_is_known(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_have_their_time_and_json_has_all_fields(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["events", str(run.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[21:] for line in lines] == ["attempt 1 with 2 workers", "resumed at step 4"]
@@ -85,17 +85,17 @@ def test_events_have_their_time_and_as_json_all_that_is_known(run: RunDir, capsy
 
 
 def test_following_events_ends_with_the_run(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    held, seen = threading.Event(), threading.Event()
+    locked, pause = threading.Event(), threading.Event()
 
-    def live() -> None:
+    def write_event() -> None:
         with run.lock():
-            held.set()
-            seen.wait(0.5)
+            locked.set()
+            pause.wait(0.5)
             run.add_event(events.Stopping(signal="SIGTERM"))
 
-    writer = threading.Thread(target=live)
+    writer = threading.Thread(target=write_event)
     writer.start()
-    held.wait()
+    locked.wait()
     assert main(["events", str(run.path), "-f"]) == 0
     writer.join()
     assert capsys.readouterr().out.splitlines()[-1].endswith("asked to save and stop (SIGTERM)")

@@ -1,4 +1,4 @@
-"""`stoker export` and `stoker import` as a user types them, on a run that was really trained."""
+"""`stoker export` and `stoker import` as a user types them, on a trained run."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
     """A folder with a trained run `tale`."""
     folder = tmp_path_factory.mktemp("place")
     shutil.copytree(trained, folder / "runs" / "tale")
@@ -27,87 +27,87 @@ def place(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
 
 @pytest.fixture
 def command(
-    command: Callable[..., subprocess.CompletedProcess[str]], place: Path, monkeypatch: pytest.MonkeyPatch
+    command: Callable[..., subprocess.CompletedProcess[str]], workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Beside the run; transformers is asked in a process of its own."""
-    monkeypatch.chdir(place)
+    """In the folder of the run; transformers runs in a child process."""
+    monkeypatch.chdir(workdir)
     return command
 
 
-def stoker(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv(*words), cwd=place, capture_output=True, text=True, env=os.environ | variables)
+def stoker(workdir: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv(*arguments), cwd=workdir, capture_output=True, text=True, env=os.environ | variables)
 
 
-def argv(*words: str) -> list[str]:
-    return [sys.executable, "-m", "stoker", *words]
+def argv(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "stoker", *arguments]
 
 
-def in_terminal(place: Path, *words: str) -> tuple[int, str]:
-    """What a person sees, with a pseudo-terminal for all three streams."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(argv(*words), cwd=place, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    seen = b""
+def in_terminal(workdir: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and output, with a pseudo-terminal for all three streams."""
+    controller, tty = pty.openpty()
+    process = subprocess.Popen(argv(*arguments), cwd=workdir, stdin=tty, stdout=tty, stderr=tty)
+    os.close(tty)
+    screen = b""
     while True:
         try:
-            piece = os.read(ours, 4096)
-        except OSError:  # Linux says so when the other end is closed
+            piece = os.read(controller, 4096)
+        except OSError:  # Linux raises it when the other end is closed
             break
         if not piece:
             break
-        seen += piece
-    os.close(ours)
-    return process.wait(), seen.decode().replace("\r\n", "\n")
+        screen += piece
+    os.close(controller)
+    return process.wait(), screen.decode().replace("\r\n", "\n")
 
 
 def hidden(folder: Path, body: str) -> str:
-    """A module that stands in front of transformers."""
+    """A folder with a module that replaces transformers."""
     folder.mkdir()
     (folder / "transformers.py").write_text(body + "\n")
     return str(folder)
 
 
-def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 2) -> None:
+def refused(done: subprocess.CompletedProcess[str], *parts: str, code: int = 2) -> None:
     assert done.returncode == code, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
-    for word in words:
-        assert word in done.stderr
+    for part in parts:
+        assert part in done.stderr
 
 
-def test_a_run_is_exported_imported_and_exported_again(place: Path, command) -> None:
-    code, seen = in_terminal(place, "export", "tale", "-o", "out/first", "--require-proof")
-    assert code == 0, seen
-    assert "proven: transformers computes the same as Stoker" in seen
-    assert "checking it against transformers" in seen
-    assert str(place / "out" / "first") in seen
-    assert "\x1b" not in seen
+def test_a_run_is_exported_imported_and_exported_again(workdir: Path, command) -> None:
+    code, screen = in_terminal(workdir, "export", "tale", "-o", "out/first", "--require-proof")
+    assert code == 0, screen
+    assert "proven: transformers computes the same as Stoker" in screen
+    assert "checking it against transformers" in screen
+    assert str(workdir / "out" / "first") in screen
+    assert "\x1b" not in screen
 
-    code, seen = in_terminal(place, "import", "out/first", "--name", "back")
-    assert code == 0, seen
-    assert f"{place}/runs/back" in seen
+    code, screen = in_terminal(workdir, "import", "out/first", "--name", "back")
+    assert code == 0, screen
+    assert f"{workdir}/runs/back" in screen
     assert "back" in command("status").stdout
     assert "imported from" in command("status", "back").stdout
 
     done = command("export", "back", "--json")
     record = json.loads(done.stdout)
     assert (done.returncode, record["verdict"], record["step"]) == (0, "proven", 0)
-    assert record["folder"] == str(place / "runs" / "back" / "export" / "step-0")
-    first = json.loads((place / "out" / "first" / "stoker.json").read_text())
+    assert record["folder"] == str(workdir / "runs" / "back" / "export" / "step-0")
+    first = json.loads((workdir / "out" / "first" / "stoker.json").read_text())
     assert record["files"]["model.safetensors"] == first["files"]["model.safetensors"]
-    again = command("import", "out/first", "--name", "third", "--json")
-    assert json.loads(again.stdout)["name"] == "third"
+    second = command("import", "out/first", "--name", "third", "--json")
+    assert json.loads(second.stdout)["name"] == "third"
 
 
 @pytest.mark.soak
-def test_a_checkpoint_in_bf16_and_shards(place: Path) -> None:
+def test_a_checkpoint_in_bf16_and_shards(workdir: Path) -> None:
     checkpoint = "runs/tale/checkpoints/step-000000020"
-    done = stoker(place, "export", checkpoint, "--dtype", "bf16", "--shard-size", "20kB")
+    done = stoker(workdir, "export", checkpoint, "--dtype", "bf16", "--shard-size", "20kB")
     assert done.returncode == 0, done.stdout + done.stderr
-    folder = place / "runs" / "tale" / "export" / "step-20"
+    folder = workdir / "runs" / "tale" / "export" / "step-20"
     shards = list(folder.glob("model-*.safetensors"))
     assert len(shards) > 1
     assert all(str(tensor.dtype) == "torch.bfloat16" for file in shards for tensor in load_file(file).values())
-    refused(stoker(place, "export", checkpoint), str(folder), "is not empty")
+    refused(stoker(workdir, "export", checkpoint), str(folder), "is not empty")
 
 
 def test_without_transformers_an_export_is_unproven_and_can_be_refused(
@@ -124,28 +124,28 @@ def test_without_transformers_an_export_is_unproven_and_can_be_refused(
     assert not [path for path in tmp_path.iterdir() if "two" in path.name]
 
 
-def test_a_disproved_export_ends_with_3_and_goes_when_proof_is_required(
+def test_a_disproved_export_exits_with_3_and_is_deleted_if_proof_is_required(
     command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = (
-        "class AutoModelForCausalLM:\n    def from_pretrained(*_, **__):\n        raise OSError('I read no such form')"
-    )
+    body = "class AutoModelForCausalLM:\n    def from_pretrained(*_, **__):\n        raise OSError('unknown format')"
     path = hidden(tmp_path / "hidden", f"{body}\nAutoTokenizer = AutoModelForCausalLM")
     monkeypatch.setenv("PYTHONPATH", path)
     done = command("export", "tale", "-o", str(tmp_path / "one"))
     assert done.returncode == 3
     assert "NOT the same as Stoker computes" in done.stdout
-    assert "OSError: I read no such form" in done.stdout
+    assert "OSError: unknown format" in done.stdout
     done = command("export", "tale", "-o", str(tmp_path / "two"), "--require-proof")
     refused(done, "transformers disproves the export", code=3)
     assert not [path for path in tmp_path.iterdir() if "two" in path.name]
 
 
-def test_a_killed_export_leaves_no_half_folder_and_the_next_clears_up(place: Path, command, tmp_path: Path) -> None:
+def test_a_killed_export_leaves_no_partial_folder_and_the_next_cleans_up(
+    workdir: Path, command, tmp_path: Path
+) -> None:
     path = hidden(tmp_path / "hidden", "import time\ntime.sleep(600)")
     process = subprocess.Popen(
         argv("export", "tale", "-o", str(tmp_path / "out")),
-        cwd=place,
+        cwd=workdir,
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": path},
@@ -154,18 +154,18 @@ def test_a_killed_export_leaves_no_half_folder_and_the_next_clears_up(place: Pat
     assert process.stdout is not None
     while "checking it" not in process.stdout.readline():
         assert process.poll() is None
-    left = [found.name for found in tmp_path.iterdir() if "out" in found.name]
+    left = [path.name for path in tmp_path.iterdir() if "out" in path.name]
     assert len(left) == 1
     assert left[0].startswith(".out.")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (tmp_path / "out").exists()
     assert command("export", "tale", "-o", str(tmp_path / "out")).returncode == 0
-    assert [found.name for found in tmp_path.iterdir() if "out" in found.name] == ["out"]
+    assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == ["out"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "problem"),
     [
         (["export", "tail"], "there is no run 'tail' in"),
         (["export", "tail"], "Did you mean tale?"),
@@ -179,25 +179,27 @@ def test_a_killed_export_leaves_no_half_folder_and_the_next_clears_up(place: Pat
     ],
 )
 def test_bad_input_is_one_line_and_a_remedy(
-    place: Path, command: Callable[..., subprocess.CompletedProcess[str]], words: list[str], said: str
+    workdir: Path, command: Callable[..., subprocess.CompletedProcess[str]], arguments: list[str], problem: str
 ) -> None:
-    (place / "other").mkdir(exist_ok=True)
-    (place / "other" / "config.json").write_text('{"model_type": "t5"}')
-    refused(command(*words), said)
+    (workdir / "other").mkdir(exist_ok=True)
+    (workdir / "other" / "config.json").write_text('{"model_type": "t5"}')
+    refused(command(*arguments), problem)
 
 
-def test_a_push_that_cannot_work_is_refused_before_anything_is_written(place: Path, command, tmp_path: Path) -> None:
+def test_a_push_that_cannot_work_is_refused_before_anything_is_written(workdir: Path, command, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ["export", "tale", "-o", str(out), "--push", "me/tale"]
-    nobody = {"HF_TOKEN": "", "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": "http://127.0.0.1:9"}
-    refused(stoker(place, *words, **nobody), "needs a token", "Set HF_TOKEN")
-    refused(stoker(place, *words, **nobody | {"HF_TOKEN": "secret"}), "http://127.0.0.1:9", "cannot be reached")
-    refused(command(*words[:-1], "a/b/c"), "a/b/c is not a name on a hub")
+    arguments = ["export", "tale", "-o", str(out), "--push", "me/tale"]
+    unreachable = {"HF_TOKEN": "", "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    refused(stoker(workdir, *arguments, **unreachable), "needs a token", "Set HF_TOKEN")
+    refused(
+        stoker(workdir, *arguments, **unreachable | {"HF_TOKEN": "secret"}), "http://127.0.0.1:9", "cannot be reached"
+    )
+    refused(command(*arguments[:-1], "a/b/c"), "a/b/c is not a name on a hub")
     assert not out.exists()
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as an upload of small files asks for."""
+    """The part of the hub's API that an upload of small files uses."""
 
     server: "HubServer"
 
@@ -206,12 +208,12 @@ class Hub(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != "Bearer good":
             self.answer({"error": "who are you?"}, 403)
         elif self.path == "/api/repos/create":
-            self.server.made = json.loads(body)
+            self.server.created = json.loads(body)
             self.answer({"url": f"{self.server.address}/me/tale"})
         elif self.path.startswith("/api/models/me/tale/preupload/"):
             files = json.loads(body)["files"]
-            known = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in files]
-            self.answer({"files": known})
+            uploads = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in files]
+            self.answer({"files": uploads})
         elif self.path.startswith("/api/models/me/tale/commit/"):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
@@ -239,7 +241,7 @@ class HubServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Hub)
         self.address = f"http://127.0.0.1:{self.server_address[1]}"
-        self.made: dict[str, object] = {}
+        self.created: dict[str, object] = {}
         self.files: dict[str, bytes] = {}
 
 
@@ -252,18 +254,20 @@ def hub() -> Iterator[HubServer]:
     server.server_close()
 
 
-def test_a_push_uploads_the_very_files_and_makes_the_repository_private(
-    place: Path, tmp_path: Path, hub: HubServer
-) -> None:
+def test_a_push_uploads_the_same_files_to_a_private_repository(workdir: Path, tmp_path: Path, hub: HubServer) -> None:
     out = tmp_path / "out"
-    words = ["export", "tale", "-o", str(out), "--push", "me/tale"]
-    here = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
-    done = stoker(place, *words, **here, HF_TOKEN="good")
+    arguments = ["export", "tale", "-o", str(out), "--push", "me/tale"]
+    environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    done = stoker(workdir, *arguments, **environment, HF_TOKEN="good")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{hub.address}/me/tale" in done.stdout
     assert "good" not in done.stdout + done.stderr
     assert hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
-    assert hub.made["visibility"] == "private"
-    words[3] = str(tmp_path / "other")
-    refused(stoker(place, *words, **here, HF_TOKEN="bad"), "is exported, but the upload to me/tale failed", "may write")
+    assert hub.created["visibility"] == "private"
+    arguments[3] = str(tmp_path / "other")
+    refused(
+        stoker(workdir, *arguments, **environment, HF_TOKEN="bad"),
+        "is exported, but the upload to me/tale failed",
+        "may write",
+    )
     assert (tmp_path / "other" / "stoker.json").exists()

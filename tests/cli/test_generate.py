@@ -1,4 +1,4 @@
-"""`stoker generate` on a real run: in a pipe, in a terminal, and with whatever can be wrong with what it is given."""
+"""`stoker generate` on a real run: in a pipe, in a terminal, and with mistakes."""
 
 import json
 import os
@@ -22,38 +22,46 @@ STOKER = [sys.executable, "-m", "stoker"]
 
 @pytest.fixture
 def generate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The verb in this process, in the folder of the test: what it prints."""
+    """Runs the verb in this process, in the folder of the test; returns its output."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> str:
-        assert main(["generate", *words]) == 0
+    def run(*arguments: str) -> str:
+        assert main(["generate", *arguments]) == 0
         return capsys.readouterr().out
 
     return run
 
 
 def test_a_prompt_is_continued_the_same_way_from_a_run_a_step_and_a_checkpoint(generate, tale: Path) -> None:
-    words = ["the stoker", "--tokens", "30", "--temperature", "1", "--seed", "3"]  # greedily, steps may write the same
-    text = generate("tale", *words)
+    arguments = [
+        "the stoker",
+        "--tokens",
+        "30",
+        "--temperature",
+        "1",
+        "--seed",
+        "3",
+    ]  # with temperature 0, two steps may generate the same
+    text = generate("tale", *arguments)
     assert text.startswith("the stoker")
     assert len(text) > 40
-    assert generate(str(tale), *words) == text
-    assert generate("tale", *words, "--step", "40") == text
-    assert generate(str(tale / "checkpoints" / "step-000000040"), *words, "--device", "cpu") == text
-    assert generate("tale", *words, "--step", "20") != text
-    assert generate("tale", *words, "--step", "best")
-    assert generate("tale", *words, "--tokenizer", str(tale / "tokenizer")) == text
+    assert generate(str(tale), *arguments) == text
+    assert generate("tale", *arguments, "--step", "40") == text
+    assert generate(str(tale / "checkpoints" / "step-000000040"), *arguments, "--device", "cpu") == text
+    assert generate("tale", *arguments, "--step", "20") != text
+    assert generate("tale", *arguments, "--step", "best")
+    assert generate("tale", *arguments, "--tokenizer", str(tale / "tokenizer")) == text
 
 
-def test_a_folder_that_transformers_wrote_is_taken_too(generate, tale: Path, tmp_path: Path) -> None:
+def test_a_transformers_folder_is_used_too(generate, tale: Path, tmp_path: Path) -> None:
     loaded = load_model(tale, device="cpu")
     config = GPT2Config(n_layer=2, n_head=2, n_embd=32, n_positions=32, vocab_size=300, eos_token_id=0, bos_token_id=0)
-    theirs = GPT2LMHeadModel(config)
-    theirs.load_state_dict(SPEC.to_hf(loaded.model.state_dict()), strict=False)
-    theirs.save_pretrained(tmp_path / "theirs")
-    shutil.copytree(tale / "tokenizer", tmp_path / "theirs", dirs_exist_ok=True)
-    words = ["the stoker", "--tokens", "30", "--temperature", "0"]
-    assert generate("theirs", *words) == generate("tale", *words)
+    hf_model = GPT2LMHeadModel(config)
+    hf_model.load_state_dict(SPEC.to_hf(loaded.model.state_dict()), strict=False)
+    hf_model.save_pretrained(tmp_path / "hf")
+    shutil.copytree(tale / "tokenizer", tmp_path / "hf", dirs_exist_ok=True)
+    arguments = ["the stoker", "--tokens", "30", "--temperature", "0"]
+    assert generate("hf", *arguments) == generate("tale", *arguments)
 
 
 def test_prompts_are_read_from_a_file_and_from_a_pipe(generate, tmp_path: Path) -> None:
@@ -73,7 +81,7 @@ def test_prompts_are_read_from_a_file_and_from_a_pipe(generate, tmp_path: Path) 
     assert json.loads(generate(*common, "a boiler").splitlines()[0])["text"] == texts[2]
 
 
-def test_without_a_prompt_it_begins_a_document(tmp_path: Path) -> None:
+def test_without_a_prompt_a_document_is_started(tmp_path: Path) -> None:
     nothing = subprocess.run(
         [*STOKER, "generate", "tale", "--json"], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, check=True
     )
@@ -83,29 +91,29 @@ def test_without_a_prompt_it_begins_a_document(tmp_path: Path) -> None:
 
 
 def test_several_texts_are_shown_one_after_another_and_a_stop_word_ends_each(generate) -> None:
-    words = ["the stoker", "a boiler", "--tokens", "150", "--temperature", "0.01", "--top-k", "3", "--top-p", "0.9"]
-    shown = generate("tale", *words, "--stop", ".", "--seed", "5").split("--- ")
-    assert [part.split("\n")[0] for part in shown[1:]] == ["1 of 2", "2 of 2"]
-    assert [part.split("\n")[1][:8] for part in shown[1:]] == ["the stok", "a boiler"]
-    assert "." not in "".join(shown)
+    arguments = ["the stoker", "a boiler", "--tokens", "150", "--temperature", "0.01", "--top-k", "3", "--top-p", "0.9"]
+    output = generate("tale", *arguments, "--stop", ".", "--seed", "5").split("--- ")
+    assert [part.split("\n")[0] for part in output[1:]] == ["1 of 2", "2 of 2"]
+    assert [part.split("\n")[1][:8] for part in output[1:]] == ["the stok", "a boiler"]
+    assert "." not in "".join(output)
 
 
-def test_a_pipe_gets_the_text_while_it_is_written(stoker) -> None:
+def test_a_pipe_receives_the_text_as_it_is_generated(stoker) -> None:
     process = stoker.start("generate", "tale", "the stoker", "--tokens", "20000", "--temperature", "1")
     assert process.stdout is not None
     first = os.read(process.stdout.fileno(), 11)
     assert first.startswith(b"the stoker")
-    assert process.poll() is None, "there must be more to come for this to say anything"
+    assert process.poll() is None, "the text must be longer for this test to prove anything"
     process.stdout.close()
     process.stdout = None
-    assert process.wait() == 0, "a reader that has read enough is no error"
+    assert process.wait() == 0, "a closed pipe is no error"
 
 
-def test_a_terminal_gets_the_text_without_control_characters(terminal) -> None:
-    shown = terminal("generate", "tale", "the \x07stoker", "--tokens", "20")
-    assert shown.read().startswith(r"the \x07stoker")
-    assert "\x1b" not in shown.text
-    assert shown.process.wait() == 0
+def test_a_terminal_receives_the_text_without_control_characters(terminal) -> None:
+    output = terminal("generate", "tale", "the \x07stoker", "--tokens", "20")
+    assert output.read().startswith(r"the \x07stoker")
+    assert "\x1b" not in output.text
+    assert output.process.wait() == 0
 
 
 def test_ctrl_c_ends_it(terminal) -> None:
@@ -115,7 +123,7 @@ def test_ctrl_c_ends_it(terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["tael", "x"], "there is no run 'tael' in .* Did you mean tale"),
         (["tale", "--temperature", "-1"], "temperature is -1"),
@@ -142,7 +150,7 @@ def test_a_mistake_is_one_line_with_a_remedy(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    words: list[str],
+    arguments: list[str],
     problem: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -150,7 +158,7 @@ def test_a_mistake_is_one_line_with_a_remedy(
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     (tmp_path / "empty").mkdir()
     shutil.rmtree(shutil.copytree(tale, tmp_path / "runs" / "bare") / "tokenizer")
-    assert main(["generate", *words]) == 2
+    assert main(["generate", *arguments]) == 2
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

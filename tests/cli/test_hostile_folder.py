@@ -1,4 +1,4 @@
-"""A folder in the form of transformers that was written to do harm: one line and exit code 2, in no time."""
+"""A malicious transformers folder is refused at once, in one line and with exit code 2."""
 
 import io
 import json
@@ -24,7 +24,7 @@ LLAMA = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "vocab
 def folder(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
-    folder = tmp_path / "theirs"
+    folder = tmp_path / "hf"
     shutil.copytree(tokens / "tokenizer", folder)
     (folder / "config.json").write_text(json.dumps(SIZES))
     write_header(folder, json.dumps(HEADER).encode())
@@ -36,8 +36,8 @@ def write_header(folder: Path, header: bytes, *, size: int | None = None, body: 
     (folder / "model.safetensors").write_bytes(length + header + bytes(body))
 
 
-def refused(*words: str) -> str:
-    done = inside(*words, code=2)
+def refused(*arguments: str) -> str:
+    done = inside(*arguments, code=2)
     (line,) = done.stderr.splitlines()
     assert len(line) < 1000, line
     return line
@@ -64,9 +64,9 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS)
-def test_a_config_that_no_model_has_is_refused(folder: Path, text: str) -> None:
+def test_a_malformed_config_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
-    assert str(folder.name) in refused("generate", "theirs", "the")
+    assert str(folder.name) in refused("generate", "hf", "the")
 
 
 @pytest.mark.parametrize(
@@ -84,28 +84,28 @@ def test_a_config_that_no_model_has_is_refused(folder: Path, text: str) -> None:
     ],
     ids=str,
 )
-def test_a_header_that_no_file_of_tensors_has_is_refused(folder: Path, header: bytes, size: int | None) -> None:
+def test_a_malformed_safetensors_header_is_refused(folder: Path, header: bytes, size: int | None) -> None:
     write_header(folder, header, size=size)
-    assert "model.safetensors cannot be read as tensors" in refused("generate", "theirs", "the")
+    assert "model.safetensors cannot be read as tensors" in refused("generate", "hf", "the")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
-        ("eval", "theirs", "--data", "x.txt"),
-        ("import", "theirs", "--name", "new"),
-        ("train", "data=x.txt", "init=theirs"),
+        ("eval", "hf", "--data", "x.txt"),
+        ("import", "hf", "--name", "new"),
+        ("train", "data=x.txt", "init=hf"),
     ],
-    ids=lambda words: words[0],
+    ids=lambda arguments: arguments[0],
 )
-def test_every_verb_that_takes_such_a_folder_refuses_it(folder: Path, words: tuple[str, ...]) -> None:
+def test_every_verb_refuses_a_malformed_config(folder: Path, arguments: tuple[str, ...]) -> None:
     (folder / "config.json").write_text(CONFIGS["deep"])
-    end = ["until.steps=1"] if words[0] == "train" else []
-    assert "config.json cannot be read: it is nested deeper than" in refused(*words, *end)
+    end = ["until.steps=1"] if arguments[0] == "train" else []
+    assert "config.json cannot be read: it is nested deeper than" in refused(*arguments, *end)
 
 
-def test_weights_that_are_compressed_are_refused(folder: Path) -> None:
-    """A small file could claim all memory."""
+def test_compressed_weights_are_refused(folder: Path) -> None:
+    """A small file could expand to all memory."""
     (folder / "model.safetensors").unlink()
     plain = io.BytesIO()
     torch.save({"wte.weight": torch.rand(300, 8)}, plain)
@@ -117,7 +117,7 @@ def test_weights_that_are_compressed_are_refused(folder: Path) -> None:
             new.writestr(entry.filename, old.read(entry))
         new.writestr("filler", b"", zipfile.ZIP_STORED)
     (folder / "config.json").write_text(json.dumps(SIZES | {"vocab_size": 30}))
-    assert "compressed" in refused("generate", "theirs", "the")
+    assert "compressed" in refused("generate", "hf", "the")
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_weights_that_are_compressed_are_refused(folder: Path) -> None:
     ],
     ids=lambda text: text[:30],
 )
-def test_what_stands_beside_a_tokenizer_is_not_believed(folder: Path, config: str) -> None:
+def test_a_malformed_tokenizer_config_is_ignored(folder: Path, config: str) -> None:
     (folder / "tokenizer_config.json").write_text(config)
     assert load_folder(folder).end == "<|endoftext|>"
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{}", "", '{"model": {"type": "BPE", "vocab": 5}}', "9" * 5000])
-def test_a_tokenizer_that_is_none_is_refused(folder: Path, text: str) -> None:
+def test_a_malformed_tokenizer_is_refused(folder: Path, text: str) -> None:
     (folder / "tokenizer.json").write_text(text)
     with pytest.raises(UserError, match="cannot be read"):
         load_folder(folder)
@@ -146,10 +146,10 @@ def test_a_tokenizer_that_is_none_is_refused(folder: Path, text: str) -> None:
 
 def test_a_tokenizer_of_a_terabyte_is_refused(folder: Path) -> None:
     with open(folder / "tokenizer.json", "wb") as file:
-        file.truncate(1 << 40)  # sparse: takes no room
+        file.truncate(1 << 40)  # sparse: takes no space
     with pytest.raises(UserError, match="is larger than 256 MiB"):
         load_folder(folder)
 
 
-def test_a_plain_folder_is_still_read(folder: Path) -> None:
+def test_a_valid_folder_is_read(folder: Path) -> None:
     assert read_shape(folder).vocab == 300

@@ -1,4 +1,4 @@
-"""A run directory that was written to do harm: a clean refusal in one line, and nothing of it executed."""
+"""A malicious run directory is refused in one line, and none of its code is executed."""
 
 import io
 import os
@@ -32,7 +32,7 @@ class Trap:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     return tmp_path
@@ -60,25 +60,25 @@ def reseal(folder: Path) -> None:
     assert damage(folder) is None
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("workdir")
 @pytest.mark.parametrize("plant", [object_among_tensors, function_in_the_table])
-@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
-def test_a_checkpoint_executes_nothing(tale: Path, plant: Callable[[Path], None], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", VERBS, ids=lambda arguments: arguments[0])
+def test_a_checkpoint_executes_nothing(tale: Path, plant: Callable[[Path], None], arguments: tuple[str, ...]) -> None:
     newest = RunDir(tale).saved()[-1].path
     plant(newest)
     reseal(newest)
-    done = inside(*(word.format(step=newest.name) for word in words), code=2)
+    done = inside(*(argument.format(step=newest.name) for argument in arguments), code=2)
     (line,) = done.stderr.splitlines()
     assert "cannot be read: a checkpoint does not need" in line
     assert not Path(MARKER).exists()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("workdir")
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", "9" * 5000, "[" * 100_000, '{"step": "1", "files": {}}', '{"step": 40, "files": {"../x": 1}}'],
 )
-def test_a_manifest_that_is_none_is_named(tale: Path, text: str) -> None:
+def test_a_malformed_manifest_is_named(tale: Path, text: str) -> None:
     for saved in RunDir(tale).saved():
         (saved.path / "manifest.json").write_text(text)
     done = inside("generate", "tale", "the", code=2)
@@ -86,13 +86,13 @@ def test_a_manifest_that_is_none_is_named(tale: Path, text: str) -> None:
     assert "step-000000040: manifest.json" in line
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("workdir")
 @pytest.mark.parametrize(
     ("key", "value"),
     [("vocab", 301), ("vocab", 2**24), ("heads", 4), ("layers", 1), ("layers", 10_000), ("context", 64), ("width", 64)],
 )
-def test_a_spec_whose_model_was_edited_is_noticed(tale: Path, key: str, value: int) -> None:
-    """Heads show in no tensor's shape, and a model of fewer layers finds all of its own."""
+def test_a_spec_with_an_edited_model_is_refused(tale: Path, key: str, value: int) -> None:
+    """No tensor's shape depends on heads, and a model with fewer layers finds all of its tensors."""
     values = yaml.safe_load((tale / "spec.yaml").read_text())
     values["model"][key] = value
     (tale / "spec.yaml").write_text(yaml.safe_dump(values))
@@ -101,9 +101,9 @@ def test_a_spec_whose_model_was_edited_is_noticed(tale: Path, key: str, value: i
     assert f"spec.yaml has been changed: model.{key} is {value} and was " in line
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("workdir")
 @pytest.mark.parametrize("text", ["[" * 100_000, "a: " * 10, "9" * 5000, "[]", "", "model: {family: [1]}"])
-def test_a_spec_that_is_none_is_named(tale: Path, text: str) -> None:
+def test_a_malformed_spec_is_named(tale: Path, text: str) -> None:
     (tale / "spec.yaml").write_text(text)
     done = inside("generate", "tale", "the", code=2)
     (line,) = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""Runs in the background: real supervisors and workers, real terminals that go away."""
+"""Runs in the background: with real supervisors, workers and terminals that are closed."""
 
 import json
 import os
@@ -35,31 +35,31 @@ on: {{device: cpu, workers: 1}}
 """
 
 
-def launched(stoker, *words: str) -> RunDir:
-    return RunDir(Path(json.loads(stoker("launch", *words, "--json").stdout)["folder"]))
+def launched(stoker, *arguments: str) -> RunDir:
+    return RunDir(Path(json.loads(stoker("launch", *arguments, "--json").stdout)["folder"]))
 
 
-def family(run: RunDir) -> list[int]:
+def process_tree(run: RunDir) -> list[int]:
     """The supervisor and its workers."""
     pid = run.holder()["pid"]
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
 def is_working(run: RunDir) -> bool:
-    """Both of its workers do something after now."""
+    """Both of its workers have been active in the last half second."""
     marks = [run.path / f"alive-{rank}" for rank in range(2)]
     return all(mark.exists() and mark.stat().st_mtime > time.time() - 0.5 for mark in marks)
 
 
-def test_a_launched_run_trains_to_its_end_and_leaves_no_process(stoker, tokens: Path, eventually) -> None:
+def test_a_launched_run_finishes_and_leaves_no_process(stoker, tokens: Path, eventually) -> None:
     (stoker.folder / "run.yaml").write_text(TRAINING.format(tokens=tokens))
-    shown = stoker("launch", "run.yaml").stdout
-    assert "\x1b" not in shown
-    name = re.search(r"started     (tale-\w{4}), in the background", shown)[1]
+    output = stoker("launch", "run.yaml").stdout
+    assert "\x1b" not in output
+    name = re.search(r"started     (tale-\w{4}), in the background", output)[1]
     run = stoker.run(name)
     for text in ("32 tokens per step", "until       12 steps", str(run.path), f"stoker logs {name} -f", "stoker stop"):
-        assert text in shown
-    processes = family(run) if run.holder() else []
+        assert text in output
+    processes = process_tree(run) if run.holder() else []
     stoker("logs", name, "-f")
     assert (run.exit().state, run.exit().step) == ("done", 12)
     eventually(lambda: not any(map(is_alive, processes)))
@@ -78,14 +78,14 @@ def test_a_launched_run_trains_to_its_end_and_leaves_no_process(stoker, tokens: 
     assert refused.count("\n") == 1
 
 
-def test_every_launch_of_a_file_is_another_run(stoker, script: Path) -> None:
+def test_every_launch_of_a_file_is_a_new_run(stoker, script: Path) -> None:
     runs = [launched(stoker, script.name) for _ in range(2)]
     assert len({run.name for run in runs}) == 2
     assert all(re.fullmatch(r"work-\w{4}", run.name) for run in runs)
-    assert all(run.holder() for run in runs), "launch returns when the run is in its supervisor's hands"
+    assert all(run.holder() for run in runs), "launch returns when the supervisor holds the run"
 
 
-def test_a_long_name_stays_one_that_a_run_can_have(stoker, script: Path) -> None:
+def test_a_long_name_is_shortened(stoker, script: Path) -> None:
     run = launched(stoker, script.name, f"name={'x' * 100}")
     assert re.fullmatch(r"x{95}-\w{4}", run.name)
     assert run.any_spec().name == run.name
@@ -97,7 +97,7 @@ def test_a_run_outlives_the_terminal_that_it_was_launched_from(stoker, script: P
     screen.hang_up()
     run = stoker.run(name)
     eventually(lambda: is_working(run))
-    processes = family(run)
+    processes = process_tree(run)
     assert len(processes) == 3
     stopped = stoker("stop", name).stdout
     assert f"resume it with: stoker launch {run.name}" in stopped
@@ -136,22 +136,22 @@ def test_a_run_outlives_the_command_that_launched_it(stoker, script: Path, event
     assert run.exit().state == "done"
 
 
-def test_a_run_goes_on_from_its_own_spec_wherever_it_lies(stoker, script: Path, eventually) -> None:
+def test_a_moved_run_resumes_from_its_own_spec(stoker, script: Path, eventually) -> None:
     run = launched(stoker, script.name, "--runs", "elsewhere")
     stoker("stop", str(run.path))
     assert run.exit().state == "paused"
     moved = RunDir(run.path.rename(stoker.folder / "moved"))
     script.unlink()
     assert "add --trust" in stoker("launch", "moved", "on.workers=1", code=2).stderr, "it was not launched there"
-    shown = stoker("launch", "moved", "on.workers=1", "--trust").stdout
-    assert f"stoker stop {moved.path}" in shown
+    output = stoker("launch", "moved", "on.workers=1", "--trust").stdout
+    assert f"stoker stop {moved.path}" in output
     eventually(lambda: (moved.path / "alive-0").exists())
     assert moved.any_spec().on.workers == 1
     (moved.path / "enough").touch()
     eventually(lambda: moved.holder() is None)
 
 
-def test_another_run_can_be_started_from_the_spec_of_one(stoker, script: Path) -> None:
+def test_a_new_run_is_started_from_the_spec_of_another(stoker, script: Path) -> None:
     run = launched(stoker, script.name)
     other = launched(stoker, run.name, "--new", "on.workers=1")
     assert other.name.startswith(f"{run.name}-")
@@ -159,20 +159,20 @@ def test_another_run_can_be_started_from_the_spec_of_one(stoker, script: Path) -
 
 
 def test_a_dry_run_starts_nothing(stoker, script: Path) -> None:
-    shown = stoker("launch", script.name, "--dry-run").stdout
-    assert "(new)" in shown
-    assert "stoker.supervise" in shown
+    output = stoker("launch", script.name, "--dry-run").stdout
+    assert "(new)" in output
+    assert "stoker.supervise" in output
     plan = json.loads(stoker("launch", script.name, "--dry-run", "--json").stdout)
     assert (plan["workers"], plan["device"]) == (2, "cpu")
     assert not (stoker.folder / "runs").exists()
 
 
-def test_what_cannot_be_launched_is_refused_in_one_line(
+def test_mistakes_are_one_line(
     stoker, script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = launched(stoker, script.name)
     monkeypatch.chdir(stoker.folder)
-    for words, text in (
+    for arguments, text in (
         ([], "launch needs a run file"),
         (["nothing.yaml"], "nothing.yaml"),
         ([run.name[:-1] + "_"], f"Did you mean {run.name}?"),
@@ -181,12 +181,12 @@ def test_what_cannot_be_launched_is_refused_in_one_line(
         ([script.name, "script=none.py"], "none.py"),
         ([script.name, "on.workerz=2"], "workers"),
     ):
-        assert main(["launch", *words]) == 2
+        assert main(["launch", *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert text in line
 
 
-def test_a_run_that_somebody_else_took_meanwhile_is_told_as_train_tells_it(tmp_path: Path) -> None:
+def test_a_run_locked_by_another_process_is_reported(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text("")
     spec = load(None, [f"script={tmp_path / 'work.py'}", "name=work", "on.device=cpu"]).spec
     run = RunDir(tmp_path / "runs" / "work")

@@ -40,7 +40,7 @@ def test_following_logs_ends_with_the_run(run: RunDir, stoker) -> None:
     assert follower.returncode == 0
 
 
-def test_following_in_a_pod_ends_when_nobody_listens_any_more(run: RunDir) -> None:
+def test_following_in_a_pod_ends_when_its_stdin_is_closed(run: RunDir) -> None:
     run.log(0).write_text("one\n")
     options = json.dumps({"rank": 0, "tail": None, "since": None, "follow": True})
     argv = [sys.executable, "-m", "stoker.backends.kubernetes.volume.in_pod", "logs", str(run.path), options]
@@ -54,7 +54,7 @@ def test_following_in_a_pod_ends_when_nobody_listens_any_more(run: RunDir) -> No
         assert follower.wait(timeout=PATIENCE_S) == 0
 
 
-def test_logs_of_a_run_that_never_started_say_so(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_never_started_has_no_logs(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["logs", str(run.path)]) == 2
     assert "has no logs yet" in capsys.readouterr().err
 
@@ -68,17 +68,17 @@ def test_workers_that_have_printed_nothing_are_no_error(run: RunDir, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("words", "start"), [(["--tail", "-3"], "--tail is -3. "), (["--since", "soon"], "--since is 'soon'")]
+    ("arguments", "start"), [(["--tail", "-3"], "--tail is -3. "), (["--since", "soon"], "--since is 'soon'")]
 )
-def test_what_is_no_number_or_time_is_refused_in_one_line(
-    run: RunDir, capsys: pytest.CaptureFixture[str], words: list[str], start: str
+def test_an_invalid_number_or_time_is_refused_in_one_line(
+    run: RunDir, capsys: pytest.CaptureFixture[str], arguments: list[str], start: str
 ) -> None:
-    assert main(["logs", str(run.path), *words]) == 2
+    assert main(["logs", str(run.path), *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"stoker: {start}")
 
 
-def test_the_time_before_a_line_is_taken_off_and_told_as_json(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_timestamp_of_a_line_is_removed_and_is_in_the_json(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     run.log(0).write_text("2026-11-15T04:57:26.123Z   indented: é\nwithout a time\n")
     assert main(["logs", str(run.path)]) == 0
     assert capsys.readouterr().out == "  indented: é\nwithout a time\n"
@@ -88,7 +88,7 @@ def test_the_time_before_a_line_is_taken_off_and_told_as_json(run: RunDir, capsy
     assert second == {"time": None, "rank": 0, "line": "without a time"}
 
 
-def test_all_ranks_are_shown_in_the_order_of_time(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_all_ranks_are_sorted_by_time(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     run.log(0).write_text(stamped(timedelta(hours=2), "old") + stamped(timedelta(minutes=5), "zero"))
     run.log(1).write_text(stamped(timedelta(minutes=9), "one") + "more of one\n" + stamped(timedelta(0), "last"))
     assert main(["logs", str(run.path), "--all"]) == 0
@@ -99,16 +99,16 @@ def test_all_ranks_are_shown_in_the_order_of_time(run: RunDir, capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines() == ["[0] zero", "[1] last"]
 
 
-def test_a_real_run_is_followed_to_its_end_on_a_screen_and_in_a_pipe(stoker, script: Path, terminal) -> None:
+def test_a_real_run_is_followed_to_its_end_in_a_terminal_and_in_a_pipe(stoker, script: Path, terminal) -> None:
     name = json.loads(stoker("launch", script.name, "--json").stdout)["name"]
     piped = stoker.start("logs", name, "--all", "-f")
     screen = terminal("logs", name, "-f", "--rank", "1")
     screen.read(until="worker 1 is up")
     (stoker.run(name).path / "enough").touch()
     assert screen.read().splitlines() == ["worker 1 is up", "worker 1 has had enough"]
-    shown, _ = piped.communicate(timeout=300)
-    assert sorted(shown.splitlines()) == sorted(
-        f"[{rank}] worker {rank} {what}" for rank in (0, 1) for what in ("is up", "has had enough")
+    output, _ = piped.communicate(timeout=300)
+    assert sorted(output.splitlines()) == sorted(
+        f"[{rank}] worker {rank} {state}" for rank in (0, 1) for state in ("is up", "has had enough")
     )
 
 
@@ -124,11 +124,11 @@ def test_a_real_run_is_followed_to_its_end_on_a_screen_and_in_a_pipe(stoker, scr
         ("2026-11-14T10:00:05Z", datetime(2026, 11, 14, 10, 0, 5, tzinfo=UTC)),
     ],
 )
-def test_a_time_is_said_as_people_say_it(text: str, when: datetime) -> None:
+def test_forms_of_a_time(text: str, when: datetime) -> None:
     assert moment(text, now=NOW) == when.timestamp()
 
 
 @pytest.mark.parametrize("text", ["soon", "10x", "", "2026-13-01"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="which is not a time"):
         moment(text, now=NOW)

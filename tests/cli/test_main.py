@@ -18,37 +18,37 @@ def test_help_lists_every_verb_and_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
     assert ended.value.code == 0
     assert f"stoker {verb}" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"stoker {__version__}\n"
 
 
-def test_an_unknown_verb_names_the_nearest_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_verb_is_refused_with_a_similar_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["statsu"]) == 2
     assert capsys.readouterr().err == "stoker: 'statsu' is not a verb. Did you mean status?\n"
 
 
 def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (
+    for arguments in (
         ["train", str(tmp_path / "none.yaml")],
         ["train"],
         ["train", "data=x", "until.stepz=3"],
         ["logs", "x"],
     ):
-        assert main(words) == 2
+        assert main(arguments) == 2
         captured = capsys.readouterr()
         assert captured.err.startswith("stoker: ")
         assert captured.err.count("\n") == 1
 
 
-def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     run = tmp_path / "tale"
     (run / "logs").mkdir(parents=True)
     (run / "spec.yaml").write_text("{}")
@@ -66,7 +66,7 @@ def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_help_of_a_verb_is_that_of_the_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_verb_is_its_usage(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["help", verb])
     assert capsys.readouterr().out.startswith(f"usage: stoker {verb} ")
@@ -82,12 +82,14 @@ def test_a_problem_that_ends_a_sentence_gets_no_second_full_stop(capsys: pytest.
     )
 
 
-@pytest.mark.parametrize("words", [["train", "x" * 5000], ["status", "x" * 5000], ["prepare", "x" * 5000, "-o", "o"]])
-def test_a_name_that_is_too_long_for_a_file_is_said(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "arguments", [["train", "x" * 5000], ["status", "x" * 5000], ["prepare", "x" * 5000, "-o", "o"]]
+)
+def test_a_file_name_that_is_too_long_is_reported(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(arguments) == 2
     line = capsys.readouterr().err
     assert "File name too long. C" in line
     assert len(line) < 400

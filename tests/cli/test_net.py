@@ -1,4 +1,4 @@
-"""What `stoker net` refuses before it looks. What it sees is in tests/net and tests/lab."""
+"""What `stoker net` refuses without a cluster. Its measurements are tested in tests/net and tests/lab."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ RUN_FILE = "name: tale\nscript: train.py\non: {workers: 2}\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "problem"),
     [
         ([], "net needs a run"),
         (["--nodes", "0"], "--nodes is 0"),
@@ -25,12 +25,16 @@ RUN_FILE = "name: tale\nscript: train.py\non: {workers: 2}\n"
     ],
 )
 def test_mistakes_are_one_line(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tale.yaml").write_text(RUN_FILE)
     RunDir(tmp_path / "runs" / "here").create(load(tmp_path / "tale.yaml", []).spec, None)
-    assert main(["net", *words]) == 2
+    assert main(["net", *arguments]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert problem in error
     assert error.count("\n") == 1

@@ -28,7 +28,7 @@ def test_sizes_are_in_binary_units(value: float, text: str) -> None:
     assert output.size(value) == text
 
 
-def test_text_from_elsewhere_cannot_steer_the_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     assert output.printable("é\x1b[31m\n\tx\x07") == r"é\x1b[31m" + "\n\tx" + r"\x07"
 
 
@@ -36,9 +36,9 @@ def test_a_table_lines_up() -> None:
     assert output.table(("A", "LONG"), [("wide", "1"), ("b", "22")]) == "A     LONG\nwide  1\nb     22"
 
 
-def test_a_loss_that_was_not_finite_says_so() -> None:
+def test_a_loss_that_is_not_finite_is_named() -> None:
     assert (output.measured(2.5), output.measured(None)) == ("2.5000", "not finite")
 
 
-def test_a_moment_is_told_in_the_time_of_this_place() -> None:
+def test_a_moment_is_in_local_time() -> None:
     assert output.moment(datetime(2026, 11, 15, 4, 57, 26).timestamp()) == "2026-11-15 04:57:26"

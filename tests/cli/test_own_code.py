@@ -1,4 +1,4 @@
-"""A model, texts and callbacks of the user's own, from the command line: without a fork, and killed like any run."""
+"""A model, texts and callbacks of the user's own, from the command line, also when workers are killed."""
 
 import json
 import os
@@ -13,22 +13,22 @@ import pytest
 from tests.waiting import PATIENCE_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "04-own-code"
-WORDS = [
+ARGUMENTS = [
     "run.yaml", "until.steps=24", "checkpoint.every=8", "log.every=1", "eval.every=6", "precision=fp32",
     "model.layers=1", "model.dropout=0", "batch={sequences: 5, length: 32}", "optim.warmup=2",
 ]  # fmt: skip
 
 
 @pytest.fixture
-def place(stoker) -> Path:
+def workdir(stoker) -> Path:
     """The example, in the folder that the command runs in."""
     for name in ("run.yaml", "mine.py"):
         (stoker.folder / name).write_text((EXAMPLE / name).read_text())
     return stoker.folder
 
 
-def refusal(stoker, *words: str) -> str:
-    done = stoker(*words, code=2)
+def refusal(stoker, *arguments: str) -> str:
+    done = stoker(*arguments, code=2)
     assert "Traceback" not in done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
     return line
@@ -38,30 +38,30 @@ def losses(run) -> dict[int, float]:
     return {record["step"]: record["loss"] for record in run.metrics()}
 
 
-def test_a_run_of_ones_own_killed_anywhere_gives_the_losses_of_an_undisturbed_one(
-    stoker, place: Path, eventually, workers_of
+def test_a_killed_run_with_own_code_has_the_losses_of_an_undisturbed_one(
+    stoker, workdir: Path, eventually, workers_of
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    (place / "mine.py").write_text(WITH_A_BUFFER.format(mine=(EXAMPLE / "mine.py").read_text()))
-    words = [*WORDS, "on.workers=2"]
-    stoker("train", *words, "name=whole")
+    (workdir / "mine.py").write_text(WITH_A_BUFFER.format(mine=(EXAMPLE / "mine.py").read_text()))
+    arguments = [*ARGUMENTS, "on.workers=2"]
+    stoker("train", *arguments, "name=whole")
 
     run = stoker.run("killed")
     step = draw.choice([s for s in range(9, 24) if s % 8])
-    (place / "hold.py").write_text(HOLD.format(step=step))
-    process = stoker.start("train", *words, "name=killed", "callbacks=[hold:hold]")
+    (workdir / "hold.py").write_text(HOLD.format(step=step))
+    process = stoker.start("train", *arguments, "name=killed", "callbacks=[hold:hold]")
     eventually(lambda: any(record["step"] == step for record in run.metrics()) or process.poll() is not None)
     os.kill(draw.choice(workers_of(process)), signal.SIGKILL)
-    (place / "go").touch()
+    (workdir / "go").touch()
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "was killed by SIGKILL; restarting" in output
     assert losses(run) == losses(stoker.run("whole"))
     report = json.loads(stoker("audit", "killed", "--json").stdout)
     assert (report["ok"], report["missing"], report["duplicated"]) == (True, 0, 0)
-    assert (place / "asked").read_text() == "xx", "each run asked for its texts once, however often it started"
+    assert (workdir / "asked").read_text() == "xx", "each run asked for its texts once, however often it started"
     assert {record["world"] for record in run.metrics()} == {2}
 
 
@@ -100,11 +100,11 @@ def source():
 
 
 @pytest.mark.soak
-def test_the_example_says_what_it_does_and_its_model_writes_and_is_measured(stoker, place: Path) -> None:
-    shown = stoker("train", *WORDS, "until.steps=4", "name=own").stdout
-    assert "mine:build, your own" in shown
-    assert "parameters" not in shown
-    assert "collecting texts" in shown
+def test_the_example_trains_and_its_model_generates_and_is_evaluated(stoker, workdir: Path) -> None:
+    output = stoker("train", *ARGUMENTS, "until.steps=4", "name=own").stdout
+    assert "mine:build, your own" in output
+    assert "parameters" not in output
+    assert "collecting texts" in output
     run = stoker.run("own")
     assert [record["step"] for record in run.metrics()] == [1, 2, 3, 4]
     assert "step 4" in (run.path / "logs" / "rank-0.log").read_text(), "what the callback prints is in the log"
@@ -112,7 +112,7 @@ def test_the_example_says_what_it_does_and_its_model_writes_and_is_measured(stok
     assert "loss" in stoker("eval", "own").stdout
     line = refusal(stoker, "export", "own", "-o", "out")
     assert "mine:build" in line
-    assert not (place / "out").exists()
+    assert not (workdir / "out").exists()
 
 
 REFUSED = [
@@ -133,62 +133,64 @@ REFUSED = [
 ]
 
 
-def test_code_that_cannot_be_imported_is_told_before_anything_is_made(place: Path) -> None:
-    (place / "needy.py").write_text("import not_there_at_all\ndef build(shape): ...\ndef source(): yield 'a'\n")
-    (place / "torn.py").write_text("def build(:\n")
+def test_code_that_cannot_be_imported_is_refused_before_anything_is_created(workdir: Path) -> None:
+    (workdir / "needy.py").write_text("import not_there_at_all\ndef build(shape): ...\ndef source(): yield 'a'\n")
+    (workdir / "torn.py").write_text("def build(:\n")
     program = (
         "import json, sys\n"
         "from stoker.cli.main import main\n"
-        "for words in json.load(sys.stdin):\n"
-        "    assert main(['train', 'run.yaml', *words]) == 2, words\n"
+        "for arguments in json.load(sys.stdin):\n"
+        "    assert main(['train', 'run.yaml', *arguments]) == 2, arguments\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], input=json.dumps([words for words, _ in REFUSED]), cwd=place,
+        [sys.executable, "-c", program], input=json.dumps([arguments for arguments, _ in REFUSED]), cwd=workdir,
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for line, (_, parts) in zip(done.stderr.splitlines(), REFUSED, strict=True):
         assert [part for part in parts if part not in line] == [], line
-    assert not (place / "runs").exists()
+    assert not (workdir / "runs").exists()
 
 
-def test_a_source_that_fails_is_told_with_its_line(stoker, place: Path) -> None:
-    (place / "bad.py").write_text("def source():\n    yield 'a'\n    raise RuntimeError('the tape tore')\n")
+def test_a_failing_source_is_reported_with_its_line(stoker, workdir: Path) -> None:
+    (workdir / "bad.py").write_text("def source():\n    yield 'a'\n    raise RuntimeError('the tape tore')\n")
     line = refusal(stoker, "train", "run.yaml", "data=bad:source")
     assert "data.path names bad:source, and it fails: RuntimeError: the tape tore (bad.py, line 3)" in line
-    assert [path.name for path in (place / "runs").iterdir()] == [".prepared"]
+    assert [path.name for path in (workdir / "runs").iterdir()] == [".prepared"]
     assert "the tape tore" in refusal(stoker, "prepare", "bad:source", "-o", "out")
 
 
-def test_prepare_takes_a_source_piped_and_in_a_terminal(stoker, terminal, place: Path) -> None:
+def test_prepare_with_a_source_in_a_pipe_and_in_a_terminal(stoker, terminal, workdir: Path) -> None:
     piped = stoker("prepare", "mine:source", "-o", "out", "--tokenizer", "300").stdout
     assert "collecting texts: " in piped
     assert "5,000" in piped
-    assert (place / "out" / "index.json").is_file()
+    assert (workdir / "out" / "index.json").is_file()
     screen = terminal("prepare", "mine:source", "-o", "again", "--tokenizer", "300")
-    shown = screen.read()
-    assert "collecting texts" in shown
-    assert "5,000" in shown
+    output = screen.read()
+    assert "collecting texts" in output
+    assert "5,000" in output
 
 
-def test_a_model_that_is_wrong_is_told_in_a_line_though_only_a_worker_can_see_it(stoker, place: Path) -> None:
-    (place / "bad.py").write_text("from torch import nn\ndef build(shape):\n    return nn.Embedding(shape.vocab, 3)\n")
+def test_a_wrong_model_is_reported_in_one_line_by_the_worker(stoker, workdir: Path) -> None:
+    (workdir / "bad.py").write_text(
+        "from torch import nn\ndef build(shape):\n    return nn.Embedding(shape.vocab, 3)\n"
+    )
     line = refusal(stoker, "train", "run.yaml", "model.family=bad:build", "data.tokenizer={train: 300}", "on.workers=2")
     assert "its module returned a float32 tensor of shape [1, 1, 3] for tokens of shape [1, 1]" in line
     assert "Return a float tensor of logits of shape [1, 1, 300]" in line
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_callback_that_fails_ends_the_run_in_a_line_and_the_same_command_goes_on_once_it_is_mended(
-    stoker, place: Path, workers: int
+def test_a_failing_callback_ends_the_run_and_the_same_command_resumes_it_once_fixed(
+    stoker, workdir: Path, workers: int
 ) -> None:
-    bad = place / "bad.py"
+    bad = workdir / "bad.py"
     bad.write_text("def note(record):\n    if record['step'] == 3:\n        raise RuntimeError('no room')\n")
-    words = [*WORDS, "until.steps=5", "name=own", "callbacks=[bad:note]", f"on.workers={workers}"]
-    done = stoker("train", *words, code=3)
+    arguments = [*ARGUMENTS, "until.steps=5", "name=own", "callbacks=[bad:note]", f"on.workers={workers}"]
+    done = stoker("train", *arguments, code=3)
     (line,) = done.stderr.splitlines()
     assert "the callback bad:note failed in step: RuntimeError: no room (bad.py, line 3)" in line
     assert "the run resumes from step 3" in line
     assert "Traceback" not in done.stdout
     bad.write_text("def note(record): ...\n")
-    assert "resumed at step 3" in stoker("train", *words).stdout
+    assert "resumed at step 3" in stoker("train", *arguments).stdout

@@ -17,11 +17,11 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def test_prepare_makes_a_token_set_that_training_can_open(
+def test_prepare_writes_a_token_set_that_training_can_open(
     tmp_path: Path, book: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--tokenizer", "0.3k", "--field", "body", "--validation", "10%", "--skip-bad", "--workers", "1"]
-    assert main(["prepare", str(book), "-o", str(tmp_path / "out"), *words]) == 0
+    arguments = ["--tokenizer", "0.3k", "--field", "body", "--validation", "10%", "--skip-bad", "--workers", "1"]
+    assert main(["prepare", str(book), "-o", str(tmp_path / "out"), *arguments]) == 0
     tokens = TokenSet.open(tmp_path / "out")
     assert tokens.vocab == 300
     assert tokens.index.documents == 200
@@ -32,6 +32,13 @@ def test_prepare_makes_a_token_set_that_training_can_open(
     assert f"stoker init {tmp_path / 'out'}" in out
 
 
+def test_a_file_name_may_have_any_characters(tmp_path: Path, book: Path) -> None:
+    path = book.rename(tmp_path / '\N{FIRE} it\'s "é".jsonl')
+    arguments = ["--field", "body", "--skip-bad", "--tokenizer", "300", "--workers", "1"]
+    assert main(["prepare", str(path), "-o", str(tmp_path / "out"), *arguments]) == 0
+    assert TokenSet.open(tmp_path / "out").index.documents == 200
+
+
 def test_a_bad_record_is_named_by_file_and_line(tmp_path: Path, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", str(book), "-o", str(tmp_path / "out"), "--field", "body", "--workers", "1"]) == 2
     err = capsys.readouterr().err
@@ -40,11 +47,11 @@ def test_a_bad_record_is_named_by_file_and_line(tmp_path: Path, book: Path, caps
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["--validation", "2"], ["--tokenizer", "12"], ["--tokenizer", "./none"]])
+@pytest.mark.parametrize("arguments", [["--validation", "2"], ["--tokenizer", "12"], ["--tokenizer", "./none"]])
 def test_a_wrong_value_is_one_line(
-    tmp_path: Path, book: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, book: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["prepare", str(book), "-o", str(tmp_path / "out"), *words]) == 2
+    assert main(["prepare", str(book), "-o", str(tmp_path / "out"), *arguments]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -58,15 +65,15 @@ def test_fewer_than_one_worker_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_prepare_says_comes_next_can_be_typed_as_it_is(
+def test_the_next_command_can_be_typed_as_printed(
     tmp_path: Path, book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["prepare", str(book), "-o", "my tokens", "--field", "body", "--skip-bad", "--workers", "1"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  next ")]
-    words = shlex.split(line)[1:]
-    assert words == ["stoker", "init", "my tokens"]
-    assert main([*words[1:], "-o", "my run.yaml"]) == 0
+    arguments = shlex.split(line)[1:]
+    assert arguments == ["stoker", "init", "my tokens"]
+    assert main([*arguments[1:], "-o", "my run.yaml"]) == 0
     assert "next: stoker train 'my run.yaml'" in capsys.readouterr().out
     spec = load(tmp_path / "my run.yaml", []).spec
     assert (spec.name, spec.data.path) == ("my-tokens", str(tmp_path / "my tokens"))

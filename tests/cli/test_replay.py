@@ -1,4 +1,4 @@
-"""`stoker replay` on real runs: killed, running, in a terminal, piped, and what it refuses."""
+"""`stoker replay` on real runs: killed, running, in a terminal, in a pipe, and mistakes."""
 
 import gzip
 import json
@@ -31,12 +31,12 @@ on: {device: cpu, workers: 2}
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    furnish(tmp_path)
+def workdir(tmp_path: Path) -> Path:
+    write_inputs(tmp_path)
     return tmp_path
 
 
-def furnish(folder: Path) -> None:
+def write_inputs(folder: Path) -> None:
     (folder / "run.yaml").write_text(RUN_FILE)
     (folder / "data").mkdir()
     texts = [f"It was day {i}, and the sea was calm.\n" for i in range(600)]
@@ -49,11 +49,11 @@ def furnish(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one worker and 4 steps, of which the first and the last are logged."""
+    """A run of one worker and 4 steps, of which the first and the last step are logged."""
     folder = tmp_path_factory.mktemp("short")
-    furnish(folder)
-    words = ["train", "run.yaml", "until.steps=4", "log.every=4", "on.workers=1"]
-    subprocess.run([sys.executable, "-m", "stoker", *words], cwd=folder, check=True, capture_output=True)
+    write_inputs(folder)
+    arguments = ["train", "run.yaml", "until.steps=4", "log.every=4", "on.workers=1"]
+    subprocess.run([sys.executable, "-m", "stoker", *arguments], cwd=folder, check=True, capture_output=True)
     return folder / "runs" / "tale"
 
 
@@ -68,8 +68,8 @@ def losses(run) -> dict[int, float]:
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("place")
-def test_a_step_of_a_killed_run_has_the_loss_that_was_written_down(stoker, eventually, kill_tree, terminal) -> None:
+@pytest.mark.usefixtures("workdir")
+def test_a_step_of_a_killed_run_has_the_recorded_loss(stoker, eventually, kill_tree, terminal) -> None:
     run = stoker.run("tale")
     process = stoker.start("train", "run.yaml", "until.steps=1M", "checkpoint.keep=1000", "optim.horizon=100")
     eventually(lambda: [saved for saved in run.saved() if saved.step >= 8])
@@ -78,20 +78,20 @@ def test_a_step_of_a_killed_run_has_the_loss_that_was_written_down(stoker, event
     stoker("train", "run.yaml", f"until.steps={reached + 3}", "checkpoint.keep=1000", "optim.horizon=100")
 
     step = reached + 2
-    found = json.loads(stoker("replay", "tale", "--step", str(step), "--json").stdout)
-    assert (found["step"], found["attempt"], found["workers"]) == (step, 2, 2)
-    assert (found["in_order"], found["in_shards"]) == (True, True)
-    replayed = found["replayed"]
+    result = json.loads(stoker("replay", "tale", "--step", str(step), "--json").stdout)
+    assert (result["step"], result["attempt"], result["workers"]) == (step, 2, 2)
+    assert (result["in_order"], result["in_shards"]) == (True, True)
+    replayed = result["replayed"]
     assert (replayed["loss"], replayed["equal"], replayed["start"]) == (losses(run)[step], True, reached)
-    assert [view["rank"] for view in found["samples"]] == [0, 0, 1, 1]
-    for view in found["samples"]:
-        for one in view["documents"]:
-            assert one["place"] is not None
-            if one["file"].endswith("a.txt"):
-                assert Path(one["file"]).read_text()[one["place"] :].startswith(one["text"])
-            elif one["file"].endswith("b.jsonl"):
-                line = Path(one["file"]).read_text().splitlines()[one["place"] - 1]
-                assert json.loads(line)["text"][one["character"] :].startswith(one["text"])
+    assert [view["rank"] for view in result["samples"]] == [0, 0, 1, 1]
+    for view in result["samples"]:
+        for document in view["documents"]:
+            assert document["place"] is not None
+            if document["file"].endswith("a.txt"):
+                assert Path(document["file"]).read_text()[document["place"] :].startswith(document["text"])
+            elif document["file"].endswith("b.jsonl"):
+                line = Path(document["file"]).read_text().splitlines()[document["place"] - 1]
+                assert json.loads(line)["text"][document["character"] :].startswith(document["text"])
 
     screen = terminal("replay", "tale", "--step", "6")  # of the attempt that was killed
     text = screen.read()
@@ -101,42 +101,42 @@ def test_a_step_of_a_killed_run_has_the_loss_that_was_written_down(stoker, event
     assert f"{losses(run)[6]!r}: equal to metrics.jsonl, bit for bit" in text
 
 
-@pytest.mark.usefixtures("place")
-def test_a_run_that_is_still_running_can_be_looked_into(stoker, eventually) -> None:
+@pytest.mark.usefixtures("workdir")
+def test_a_step_of_a_running_run_is_replayed(stoker, eventually) -> None:
     run = stoker.run("tale")
     process = stoker.start("train", "run.yaml", "until.steps=1M", "optim.horizon=100", "checkpoint.every=50")
     eventually(lambda: 3 in losses(run))
-    found = json.loads(stoker("replay", "tale", "--step", "3", "--json").stdout)
+    result = json.loads(stoker("replay", "tale", "--step", "3", "--json").stdout)
     assert process.poll() is None
-    assert (found["replayed"]["equal"], found["replayed"]["start"]) == (True, 0)
+    assert (result["replayed"]["equal"], result["replayed"]["start"]) == (True, 0)
     stoker("stop", "tale")
     assert process.wait() == 0
     assert stoker("audit", "tale").returncode == 0
 
 
-def test_documents_alone_need_no_torch(stoker, place: Path) -> None:
+def test_documents_alone_need_no_torch(stoker, workdir: Path) -> None:
     stoker("train", "run.yaml", "until.steps=2", "on.workers=1")
-    words = ["replay", "tale", "--step", "1", "--no-loss", "--samples", "2"]
-    code = f"import sys; sys.modules['torch'] = None; from stoker.cli.main import main; sys.exit(main({words!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)
+    arguments = ["replay", "tale", "--step", "1", "--no-loss", "--samples", "2"]
+    code = f"import sys; sys.modules['torch'] = None; from stoker.cli.main import main; sys.exit(main({arguments!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=workdir, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "SAMPLE  RANK  TOKENS  FILE" in done.stdout
     assert "2 more: --samples 4 shows them" in done.stdout
     assert "loss" not in done.stdout
     assert max(map(len, done.stdout.splitlines()[4:])) <= 120
-    (place / "data/a.txt").unlink()
-    (place / "data/b.jsonl").write_text("")
-    (place / "data/c.csv.gz").unlink()
+    (workdir / "data/a.txt").unlink()
+    (workdir / "data/b.jsonl").write_text("")
+    (workdir / "data/c.csv.gz").unlink()
     done = stoker("replay", "tale", "--step", "1", "--no-loss")
     assert "it is gone; only the text is shown" in done.stdout or "it has changed" in done.stdout
     assert "calm" in done.stdout
 
 
-def test_a_loss_is_equal_or_has_nothing_to_compare_with_or_differs(command, run: RunDir) -> None:
-    shown = command("replay", "tale", "--step", "1").stdout
-    assert "\x1b" not in shown
-    assert "step 1, from the beginning, with 1 worker" in shown
-    assert f"{losses(run)[1]!r}: equal to metrics.jsonl, bit for bit" in shown
+def test_a_loss_is_equal_not_logged_or_different(command, run: RunDir) -> None:
+    output = command("replay", "tale", "--step", "1").stdout
+    assert "\x1b" not in output
+    assert "step 1, from the beginning, with 1 worker" in output
+    assert f"{losses(run)[1]!r}: equal to metrics.jsonl, bit for bit" in output
     assert "metrics.jsonl has no line for step 2 to compare it with" in command("replay", "tale", "--step", "2").stdout
     run.add_metrics({"step": 1, "loss": losses(run)[1] + 0.5})
     done = command("replay", "tale", "--step", "1")
@@ -147,25 +147,26 @@ def test_a_loss_is_equal_or_has_nothing_to_compare_with_or_differs(command, run:
 
 @pytest.mark.soak
 def test_an_interrupt_leaves_no_process_and_no_folder(
-    stoker, place: Path, tmp_path_factory, eventually: Callable[..., None]
+    stoker, workdir: Path, tmp_path_factory, eventually: Callable[..., None]
 ) -> None:
     stoker("train", "run.yaml", "until.steps=100", "log.every=100", "checkpoint.every=1000", "on.workers=1")
-    room = tmp_path_factory.mktemp("room")
+    folder = tmp_path_factory.mktemp("temporary")
+    environment = os.environ | {"TMPDIR": str(folder)}
     process = subprocess.Popen(
         [sys.executable, "-m", "stoker", "replay", "tale", "--step", "99"],
-        cwd=place, env=os.environ | {"TMPDIR": str(room)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=workdir, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    eventually(lambda: list(room.glob("stoker-replay-*/tale/metrics.jsonl")) or process.poll() is not None)
+    eventually(lambda: list(folder.glob("stoker-replay-*/tale/metrics.jsonl")) or process.poll() is not None)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (130, "")
     assert "steps 1 to 99, all 99 of them, as there is no earlier checkpoint, with 1 worker" in out
-    assert list(room.glob("stoker-*")) == []
+    assert list(folder.glob("stoker-*")) == []
 
 
 def test_bad_input_gets_one_line_and_a_remedy(stoker, command, run: RunDir, tmp_path: Path) -> None:
-    def refused(*words: str) -> str:
-        done = command("replay", *words)
+    def refused(*arguments: str) -> str:
+        done = command("replay", *arguments)
         assert done.returncode == 2, done.stdout + done.stderr
         (line,) = done.stderr.splitlines()
         return line
@@ -177,9 +178,9 @@ def test_bad_input_gets_one_line_and_a_remedy(stoker, command, run: RunDir, tmp_
     assert "Did you mean tale?" in refused("tail", "--step", "1")
     tokens = Path(run.data().shards)
     tokens.rename(tokens.with_name("away"))
-    said = refused("tale", "--step", "1")
+    message = refused("tale", "--step", "1")
     tokens.with_name("away").rename(tokens)
-    assert "is missing. Restore it" in said
+    assert "is missing. Restore it" in message
     shutil.rmtree(run.ledger)
     run.ledger.mkdir()
     assert "has not trained a step yet" in refused("tale", "--step", "1")

@@ -1,4 +1,4 @@
-"""STOKER_RUNS: where runs are kept, when a command does not say."""
+"""STOKER_RUNS: where runs are kept by default."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ from stoker.spec.run import RunSpec, Until
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A run in a folder of the user's, who works in another."""
+    """A run outside of the current folder."""
     run = RunDir(tmp_path / "mine" / "tale")
     run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=8)), DataRef(shards="/nowhere", key="k"))
     run.add_metrics({"step": 4, "time": time.time(), "loss": 2.5})
@@ -24,7 +24,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return run
 
 
-def test_runs_are_kept_there(run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_kept_in_stoker_runs(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command_name(run) == str(run.path)
     monkeypatch.setenv("STOKER_RUNS", str(run.path.parent))
     assert main(["status", "tale"]) == 0
@@ -33,7 +35,7 @@ def test_runs_are_kept_there(run: RunDir, monkeypatch: pytest.MonkeyPatch, capsy
     assert command_name(run) == "tale"
 
 
-def test_the_option_ranks_above_it(
+def test_the_option_overrides_the_variable(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STOKER_RUNS", "/nowhere")
@@ -42,7 +44,7 @@ def test_the_option_ranks_above_it(
 
 
 @pytest.mark.parametrize("value", ["", None])
-def test_without_it_runs_are_in_runs(
+def test_the_default_folder_is_runs(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str | None
 ) -> None:
     if value is not None:

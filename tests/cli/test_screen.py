@@ -1,4 +1,4 @@
-"""Nothing that comes from outside reaches a terminal raw, and a command runs with whatever streams it is given."""
+"""Text from outside is escaped in a terminal, and a command works with closed, full or ASCII streams."""
 
 import ast
 import json
@@ -17,20 +17,20 @@ EVIL = "a\x1b]0;title\x07\x1b[2Jb\u202ec\x9b31m\r"
 PLAIN = r"a\x1b]0;title\x07\x1b[2Jb\u202ec\x9b31m\x0d"
 
 
-def test_control_characters_are_escaped_and_writing_of_all_languages_is_not() -> None:
+def test_control_characters_are_escaped_and_text_in_any_language_is_not() -> None:
     assert printable(EVIL) == PLAIN
-    words = "日本\u3000語 می\u200cخواهم 👩\u200d🚀 é\tx\n"
-    assert printable(words) == words
+    text = "日本\u3000語 می\u200cخواهم 👩\u200d🚀 é\tx\n"
+    assert printable(text) == text
     assert printable(PLAIN) == PLAIN
     assert printable("half \udcff") == r"half \udcff"
 
 
-def test_only_our_own_sequences_pass_and_nobody_can_copy_them() -> None:
+def test_only_stokers_own_control_sequences_are_not_escaped() -> None:
     assert safe(own("\x1b[32m") + "\x1b[31mdone" + own("\x1b[0m")) == "\x1b[32m" + r"\x1b[31mdone" + "\x1b[0m"
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("get https://user:secret@host/a now", "get https://***@host/a now"),
         ("https://user:p@ss@host/a", "https://***@host/a"),
@@ -39,15 +39,15 @@ def test_only_our_own_sequences_pass_and_nobody_can_copy_them() -> None:
         ('["https://host/a", "user@host"]', '["https://host/a", "user@host"]'),
     ],
 )
-def test_a_url_is_shown_without_who_logs_in(text: str, shown: str) -> None:
-    assert safe(text) == shown
+def test_a_url_is_shown_without_user_and_password(text: str, expected: str) -> None:
+    assert safe(text) == expected
 
 
 def test_names_in_messages_are_escaped_and_take_one_line(command, tmp_path: Path) -> None:
     name = "evil\x1b[31m\nname.yaml"
     (tmp_path / name).write_text("data: [\n")
     (tmp_path / "data.jsonl").write_text(json.dumps({EVIL: "x"}))
-    for words in (
+    for arguments in (
         ["train", name],
         ["train", "gone\x1b[2J.yaml"],
         ["status", "run\x1b]0;x\x07"],
@@ -56,21 +56,21 @@ def test_names_in_messages_are_escaped_and_take_one_line(command, tmp_path: Path
         ["\x1b[31mverb"],
         ["help", "\x1b[31mverb"],
     ):
-        done = command(*words)
+        done = command(*arguments)
         assert done.returncode == 2, done
         assert done.stderr.count("\n") == 1
         assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", done.stdout + done.stderr) is None
 
 
-def test_a_file_that_is_called_like_markup_is_shown_as_it_is(terminal, tmp_path: Path) -> None:
+def test_a_file_name_is_not_read_as_markup(terminal, tmp_path: Path) -> None:
     (tmp_path / "[bold]\x1b[2J").mkdir()
     (tmp_path / "[bold]\x1b[2J" / "a.txt").write_text("It was a day.\n" * 50)
-    words = ["prepare", "[bold]\x1b[2J", "-o", "[red]out\x1b[2J", "--tokenizer", "300"]
-    done = terminal(*words, COLUMNS="200")
-    shown = done.read()
-    assert done.process.wait() == 0, shown
-    assert r"[red]out\x1b[2J" in shown
-    assert "\x1b[2J" not in shown
+    arguments = ["prepare", "[bold]\x1b[2J", "-o", "[red]out\x1b[2J", "--tokenizer", "300"]
+    done = terminal(*arguments, COLUMNS="200")
+    output = done.read()
+    assert done.process.wait() == 0, output
+    assert r"[red]out\x1b[2J" in output
+    assert "\x1b[2J" not in output
 
 
 def test_logs_keep_colours_in_a_terminal_and_every_byte_in_a_pipe(command, terminal, tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_logs_keep_colours_in_a_terminal_and_every_byte_in_a_pipe(command, termi
     assert terminal("logs", "tale").read() == "\x1b[31mred\\x1b[2J https://***@h/\x1b[0m\r\n"
 
 
-def stoker(*words: str, **how: object) -> "subprocess.CompletedProcess[str]":
-    argv = [sys.executable, "-m", "stoker", *words]
-    return subprocess.run(argv, check=False, text=True, **{"capture_output": True, **how})  # type: ignore[call-overload]
+def stoker(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "stoker", *arguments]
+    return subprocess.run(argv, check=False, text=True, **{"capture_output": True, **options})  # type: ignore[call-overload]
 
 
 def close_all() -> None:
@@ -93,35 +93,35 @@ def close_all() -> None:
 
 
 @pytest.fixture
-def short(tmp_path: Path) -> Path:
-    """A folder with the run file of a script that is done at once."""
+def workdir(tmp_path: Path) -> Path:
+    """A folder with the run file of a script that ends at once."""
     (tmp_path / "work.py").write_text("print('hello')\n")
     (tmp_path / "work.yaml").write_text("script: work.py\non: {workers: 1, device: cpu, max_restarts: 0}\n")
     return tmp_path
 
 
-def test_a_run_ends_well_with_all_streams_closed(short: Path) -> None:
-    done = stoker("train", "work.yaml", cwd=short, preexec_fn=close_all, capture_output=False)
+def test_a_run_finishes_with_all_streams_closed(workdir: Path) -> None:
+    done = stoker("train", "work.yaml", cwd=workdir, preexec_fn=close_all, capture_output=False)
     assert done.returncode == 0
-    assert json.loads((short / "runs" / "work" / "exit.json").read_text())["state"] == "done"
-    assert (short / "runs" / "work" / "logs" / "rank-0.log").read_text().count("hello") == 1
+    assert json.loads((workdir / "runs" / "work" / "exit.json").read_text())["state"] == "done"
+    assert (workdir / "runs" / "work" / "logs" / "rank-0.log").read_text().count("hello") == 1
 
 
-def test_a_run_ends_well_though_its_output_cannot_be_written(short: Path) -> None:
+def test_a_run_finishes_if_its_output_cannot_be_written(workdir: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = stoker("train", "work.yaml", cwd=short, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+        done = stoker("train", "work.yaml", cwd=workdir, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads((short / "runs" / "work" / "exit.json").read_text())["state"] == "done"
+    assert json.loads((workdir / "runs" / "work" / "exit.json").read_text())["state"] == "done"
 
 
-def test_output_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = stoker("presets", capture_output=False, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "stoker: writing: No space left on device. Free some disk space, then run it again\n"
 
 
-def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
+def test_a_terminal_may_have_any_encoding(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = stoker("--help", env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -130,13 +130,13 @@ def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+def test_a_deleted_current_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     code = "import os, sys; os.rmdir(os.getcwd()); from stoker.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    for words in (["ps"], ["train", "run.yaml"]):
+    for arguments in (["ps"], ["train", "run.yaml"]):
         (tmp_path / "gone").mkdir(exist_ok=True)
         done = subprocess.run(
-            [sys.executable, "-c", code, *words], cwd=tmp_path / "gone", capture_output=True, text=True, check=False
+            [sys.executable, "-c", code, *arguments], cwd=tmp_path / "gone", capture_output=True, text=True, check=False
         )
         assert done.returncode == 2
         assert done.stderr == "stoker: the current folder no longer exists. Change to one that does: cd ~\n"
@@ -150,5 +150,5 @@ def calls(path: Path) -> set[str]:
     }
 
 
-def test_every_console_is_a_safe_one() -> None:
+def test_every_console_is_a_safe_console() -> None:
     assert [path.name for path in SRC.rglob("*.py") if "Console" in calls(path)] == []

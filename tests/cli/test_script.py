@@ -1,4 +1,4 @@
-"""Scripts of a user's own, as a user runs them: DDP under the supervisor, killed, stopped, gone on with."""
+"""A user's own scripts: DDP under the supervisor, killed, stopped and resumed."""
 
 import json
 import os
@@ -86,7 +86,7 @@ TOKEN, KEY = "tok-4711-sesame", "key-0815-simsim"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(TRAIN)
     (tmp_path / "run.yaml").write_text(RUN_FILE)
@@ -100,23 +100,21 @@ def steps(run: RunDir) -> list[int]:
     return [record["step"] for record in run.metrics()]
 
 
-def tells(run: RunDir) -> list[Path]:
+def files_with_secrets(run: RunDir) -> list[Path]:
     """The files of a run that hold a secret."""
-    words = [TOKEN.encode(), KEY.encode()]
+    secrets = [TOKEN.encode(), KEY.encode()]
     files = [path for path in run.path.rglob("*") if path.is_file()]
     assert run.log(1) in files
-    return [path for path in files if any(word in path.read_bytes() for word in words)]
+    return [path for path in files if any(secret in path.read_bytes() for secret in secrets)]
 
 
 def log(run: RunDir, rank: int) -> list[str]:
     return [line[25:] for line in run.log(rank).read_text().splitlines()]
 
 
-def test_a_script_whose_worker_is_killed_goes_on_to_its_end_and_shows_no_secret(
-    stoker, place: Path, eventually
-) -> None:
+def test_a_script_whose_worker_is_killed_finishes_and_shows_no_secret(stoker, workdir: Path, eventually) -> None:
     run = stoker.run("own")
-    process = stoker.start("train", str(place / "run.yaml"))
+    process = stoker.start("train", str(workdir / "run.yaml"))
     eventually(lambda: len(steps(run)) > 3)
     holder = run.holder()
     supervisor = Path(f"/proc/{holder['pid']}")
@@ -129,35 +127,35 @@ def test_a_script_whose_worker_is_killed_goes_on_to_its_end_and_shows_no_secret(
     assert process.returncode == 0, output
     assert "worker 1 was killed by SIGKILL; restarting\n" in output
     assert f"step {STEPS} loss" in output, "what the first worker prints is shown"
-    begun = [line for line in log(run, 1) if line.startswith("rank 1 begins at step ")]
-    assert len(begun) == 2
-    assert int(begun[1].split()[-1]) > 3, "it went on from what it had saved"
+    starts = [line for line in log(run, 1) if line.startswith("rank 1 begins at step ")]
+    assert len(starts) == 2
+    assert int(starts[1].split()[-1]) > 3, "it resumed from its checkpoint"
     assert steps(run) == list(range(1, STEPS + 1))
     assert run.exit().state == "done"
     assert "TOKEN *** KEY *** COLOUR blue" in log(run, 0)
-    assert not tells(run)
+    assert not files_with_secrets(run)
     assert TOKEN not in output
     assert KEY not in output
-    one = json.loads(stoker("status", "own", "--json").stdout)
-    assert (one["state"], one["step"], one["restarts"], one["workers"]) == ("done", STEPS, 1, 2)
-    assert one["loss"] == run.metrics()[-1]["loss"]
-    again = stoker("train", "run.yaml").stdout
-    assert "run 'own' is done" in again
-    assert "until" not in again
+    status = json.loads(stoker("status", "own", "--json").stdout)
+    assert (status["state"], status["step"], status["restarts"], status["workers"]) == ("done", STEPS, 1, 2)
+    assert status["loss"] == run.metrics()[-1]["loss"]
+    second = stoker("train", "run.yaml").stdout
+    assert "run 'own' is done" in second
+    assert "until" not in second
 
 
 @pytest.fixture
-def launched(stoker, place: Path) -> Iterator[RunDir]:
-    (place / "code" / "train.py").write_text(PLAIN)
-    shown = json.loads(stoker("launch", str(place / "run.yaml"), "args=[100000]", "--json").stdout)
-    run = RunDir(Path(shown["folder"]))
+def launched(stoker, workdir: Path) -> Iterator[RunDir]:
+    (workdir / "code" / "train.py").write_text(PLAIN)
+    record = json.loads(stoker("launch", str(workdir / "run.yaml"), "args=[100000]", "--json").stdout)
+    run = RunDir(Path(record["folder"]))
     yield run
     if (holder := run.holder()) and holder["pid"]:
         os.kill(holder["pid"], signal.SIGKILL)
 
 
-def test_a_script_in_the_background_is_stopped_and_gone_on_with(
-    stoker, command, place: Path, launched: RunDir, eventually
+def test_a_script_in_the_background_is_stopped_and_resumed(
+    stoker, command, workdir: Path, launched: RunDir, eventually
 ) -> None:
     run = launched
     eventually(lambda: len(steps(run)) > 3)
@@ -168,19 +166,19 @@ def test_a_script_in_the_background_is_stopped_and_gone_on_with(
     assert "paused" in stopped
     reached = steps(run)[-1]
     assert (run.exit().state, run.exit().code, run.exit().step) == ("paused", 75, reached)
-    (place / "key").write_text("another-key-0816")
+    (workdir / "key").write_text("another-key-0816")
     stoker("launch", run.name)
     eventually(lambda: steps(run)[-1] > reached + 3)
     stoker("stop", run.name)
     assert f"rank 0 begins at step {reached + 1}" in log(run, 0)
     assert log(run, 0).count("TOKEN *** KEY *** COLOUR blue") == 2
-    assert not tells(run)
+    assert not files_with_secrets(run)
     assert not [path for path in run.path.rglob("*.log") if b"another-key" in path.read_bytes()]
     assert [event["kind"] for event in events_of(run)] == ["world", "stopping"] * 2
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "said"),
+    ("text", "arguments", "problem"),
     [
         ("print(1)", ["script=gone.py"], "gone.py cannot be read: No such file or directory. Check the path"),
         ("def (", [], "train.py:1 is not Python"),
@@ -192,48 +190,50 @@ def test_a_script_in_the_background_is_stopped_and_gone_on_with(
         ("print(1)", ["until.steps=3"], "a script sets that itself"),
     ],
 )
-def test_bad_input_is_one_line_with_a_remedy(command, place: Path, text: str, words: list[str], said: str) -> None:
-    (place / "code" / "train.py").write_text(text)
-    (place / "code" / "beside.py").write_text("def (")
-    done = command("train", "run.yaml", *words)
+def test_bad_input_is_one_line_with_a_remedy(
+    command, workdir: Path, text: str, arguments: list[str], problem: str
+) -> None:
+    (workdir / "code" / "train.py").write_text(text)
+    (workdir / "code" / "beside.py").write_text("def (")
+    done = command("train", "run.yaml", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
-    assert said in line
+    assert problem in line
     assert "Traceback" not in done.stdout or "import" in text
-    run = RunDir(place / "runs" / "own")
+    run = RunDir(workdir / "runs" / "own")
     assert sum(event["kind"] == "world" for event in events_of(run)) == (1 if text.startswith("imp") else 0)
-    assert run.exists() is text.startswith("imp"), "nothing is made for what cannot begin"
+    assert run.exists() is text.startswith("imp"), "no run is created if it cannot start"
     assert "sesame" not in done.stdout + done.stderr.replace("=sesame", "")
 
 
-def test_what_a_run_file_says_of_secrets_is_shown_and_what_they_are_is_not(command, place: Path) -> None:
-    (place / "key").chmod(0o644)
+def test_warnings_about_secrets_are_shown_without_their_values(command, workdir: Path) -> None:
+    (workdir / "key").chmod(0o644)
     for verb in ("train", "launch"):
-        shown = command(verb, "run.yaml", "--dry-run").stdout
-        assert f"secrets.KEY: other users can read {place / 'key'}. Run: chmod 600" in shown
-        assert "code/train.py 40" in shown
-        assert KEY not in shown
-        assert TOKEN not in shown
-    assert not (place / "runs").exists()
+        output = command(verb, "run.yaml", "--dry-run").stdout
+        assert f"secrets.KEY: other users can read {workdir / 'key'}. Run: chmod 600" in output
+        assert "code/train.py 40" in output
+        assert KEY not in output
+        assert TOKEN not in output
+    assert not (workdir / "runs").exists()
 
 
-def test_a_name_that_belongs_to_another_kind_of_run_is_refused(stoker, place: Path, books: Path) -> None:
-    (place / "code" / "train.py").write_text("print('hello')")
+def test_a_name_of_another_kind_of_run_is_refused(stoker, workdir: Path, books: Path) -> None:
+    (workdir / "code" / "train.py").write_text("print('hello')")
     stoker("train", "run.yaml")
-    words = [f"data.path={books}", "name=own", "until.steps=1", "data.tokenizer.train=300"]
-    (line,) = stoker("train", *words, code=2).stderr.splitlines()
+    arguments = [f"data.path={books}", "name=own", "until.steps=1", "data.tokenizer.train=300"]
+    (line,) = stoker("train", *arguments, code=2).stderr.splitlines()
     assert "what it runs: script" in line
     assert "--new" in line
 
 
-def test_a_script_shows_the_same_in_a_terminal_as_in_a_pipe(stoker, place: Path, terminal) -> None:
+def test_a_script_has_the_same_output_in_a_terminal_and_in_a_pipe(stoker, workdir: Path, terminal) -> None:
     text = "import os\nif os.environ['RANK'] == '0': print('hello\\x1b[31m'); print('step 1 loss 2')"
-    (place / "code" / "train.py").write_text(text)
+    (workdir / "code" / "train.py").write_text(text)
     piped = stoker("train", "run.yaml", "name=piped").stdout.splitlines()
     command = terminal("train", "run.yaml", "name=shown")
-    shown = command.read().split("\r\n")
+    screen_lines = command.read().split("\r\n")
     assert command.process.wait() == 0
     for line in (r"hello\x1b[31m", "step 1 loss 2"):
         assert line in piped
-        assert any(one.endswith(line) for one in shown)
-    assert any(line.startswith("  state       done at step 1") for line in shown)
+        assert any(shown_line.endswith(line) for shown_line in screen_lines)
+    assert any(line.startswith("  state       done at step 1") for line in screen_lines)

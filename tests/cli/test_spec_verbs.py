@@ -17,20 +17,20 @@ FIGURE = re.compile(r"\b([\d.]+)([MB])\b( parameters)?(?: with a vocabulary of (
 def test_init_writes_a_run_file_that_explain_understands(command, tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("It was a dark and stormy night. " * 1000)
-    made = command("init", "books")
-    assert made.returncode == 0, made.stderr
-    assert "next: stoker train run.yaml" in made.stdout
+    created = command("init", "books")
+    assert created.returncode == 0, created.stderr
+    assert "next: stoker train run.yaml" in created.stdout
     text = (tmp_path / "run.yaml").read_text()
     assert len(text.splitlines()) <= 40
-    found = command("explain", "data.path", "run.yaml")
-    assert found.stdout.startswith(f'data.path = "{tmp_path}/books"\n  from run.yaml:')
-    again = command("init", "books")
-    assert again.returncode == 2
-    assert "run.yaml exists already" in again.stderr
+    explained = command("explain", "data.path", "run.yaml")
+    assert explained.stdout.startswith(f'data.path = "{tmp_path}/books"\n  from run.yaml:')
+    second = command("init", "books")
+    assert second.returncode == 2
+    assert "run.yaml exists already" in second.stderr
     assert (tmp_path / "run.yaml").read_text() == text
 
 
-def test_explain_names_the_winner_first_and_then_all_that_it_overruled(command, tmp_path: Path) -> None:
+def test_explain_names_the_effective_value_and_then_all_that_it_overrides(command, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("base: demo\ndata: .\noptim: {lr: 2e-3}\n")
     lines = command("explain", "optim.lr", "run.yaml", "optim.lr=3e-3").stdout.splitlines()
     assert lines == [
@@ -41,12 +41,21 @@ def test_explain_names_the_winner_first_and_then_all_that_it_overruled(command, 
         "  overrides 0.0006 from default",
         "  Highest learning rate.",
     ]
-    said = json.loads(command("explain", "optim.lr", "run.yaml", "--json").stdout)
-    assert [one["origin"] for one in said[0]["settings"]] == ["run.yaml:3", "run preset demo", "default"]
+    records = json.loads(command("explain", "optim.lr", "run.yaml", "--json").stdout)
+    assert [setting["origin"] for setting in records[0]["settings"]] == ["run.yaml:3", "run preset demo", "default"]
     section = command("explain", "batch", "run.yaml").stdout
     assert "batch.sequences  16" in section
     wrong = command("explain", "optim.rl", "run.yaml")
     assert (wrong.returncode, "Did you mean optim.lr?" in wrong.stderr) == (2, True)
+
+
+def test_explain_takes_overrides_without_a_run_file_and_before_it(command, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("base: demo\ndata: .\n")
+    for arguments in (["optim.lr=3e-3", "run.yaml"], ["base=demo", "data=.", "optim.lr=3e-3"]):
+        assert command("explain", "optim.lr", *arguments).stdout.startswith("optim.lr = 0.003\n"), arguments
+    note = "x" * 5000  # longer than a file name may be
+    assert command("explain", "optim.lr", f"env.NOTE={note}", "run.yaml").returncode == 0
+    assert "an argument is empty" in command("explain", "optim.lr", "").stderr
 
 
 def test_presets_are_listed_and_shown(command) -> None:
@@ -61,7 +70,7 @@ def test_presets_are_listed_and_shown(command) -> None:
 
 
 def test_the_parameters_of_a_preset_agree_with_its_description_and_with_the_guide(command) -> None:
-    listed = [one for one in json.loads(command("presets", "--json").stdout) if one["kind"] == "model"]
+    listed = [preset for preset in json.loads(command("presets", "--json").stdout) if preset["kind"] == "model"]
     guide = (DOCS / "guides" / "llama.md").read_text()
     for preset in listed:
         shape = Model.model_validate(preset["values"])
@@ -87,8 +96,8 @@ def test_the_verbs_about_run_files_need_only_the_core_install(tmp_path: Path) ->
     program = """
 import sys
 from stoker.cli.main import main
-for words in ("init a.txt", "explain name run.yaml", "presets", "schema"):
-    assert main(words.split()) == 0
+for line in ("init a.txt", "explain name run.yaml", "presets", "schema"):
+    assert main(line.split()) == 0
 print(sorted({"numpy", "torch", "pyarrow", "tokenizers"} & set(sys.modules)), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -98,5 +107,5 @@ print(sorted({"numpy", "torch", "pyarrow", "tokenizers"} & set(sys.modules)), fi
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*/run.yaml")), ids=lambda path: path.parent.name)
 def test_every_example_is_short_and_loads(command, example: Path) -> None:
     assert len(example.read_text().splitlines()) <= 25
-    found = command("explain", "name", str(example))
-    assert found.stdout.startswith("name = "), found.stderr
+    explained = command("explain", "name", str(example))
+    assert explained.stdout.startswith("name = "), explained.stderr

@@ -10,29 +10,29 @@ from stoker.spec.contract import MANIFEST_FILE
 from stoker.spec.load import load
 from stoker.spec.run import RunSpec
 
-WORDS = [
+OVERRIDES = [
     "name=tale", "model={layers: 1, heads: 1, width: 16, context: 32}", "data.tokenizer.train=300",
     "batch={sequences: 7, length: 32}",
 ]  # fmt: skip
 
 
-def spec(book: Path, *words: str) -> RunSpec:
-    return load(None, [f"data={book}", *WORDS, *words]).spec
+def spec(book: Path, *overrides: str) -> RunSpec:
+    return load(None, [f"data={book}", *OVERRIDES, *overrides]).spec
 
 
-def opened(book: Path, *words: str) -> Opened:
-    return begin(spec(book, *words), runs=book.parent / "runs")
+def opened(book: Path, *overrides: str) -> Opened:
+    return begin(spec(book, *overrides), runs=book.parent / "runs")
 
 
-def test_an_epoch_is_once_through_the_data_even_when_its_last_step_is_short(book: Path) -> None:
+def test_one_epoch_with_a_short_last_step_is_one_epoch(book: Path) -> None:
     run = opened(book, "until.epochs=1")
     samples = run.tokens.train.samples(32)
-    assert samples % 7, "the last step is a whole one, and proves nothing"
+    assert samples % 7, "the last step must be short for this test to prove anything"
     until = dict(summary.goal(run))["until"]
     assert until == f"{-(-samples // 7)} steps = {samples * 32:,} tokens, 1 epoch"
 
 
-def test_more_than_an_epoch_is_so_many_times(book: Path) -> None:
+def test_two_epochs_are_two_epochs(book: Path) -> None:
     assert "2 epochs" in dict(summary.goal(opened(book, "until.epochs=2")))["until"]
 
 
@@ -49,7 +49,7 @@ def test_the_plan_warns_of_steps_beyond_the_schedule_and_names_the_override(book
     assert "warning" not in dict(summary.goal(opened(book, "until.steps=80", "optim.horizon=80")))
 
 
-def test_one_layer_is_one_layer(book: Path) -> None:
+def test_the_plan_counts_layers(book: Path) -> None:
     submission = Submission(run=book.parent, workers=1, device="cpu", argv=(), env={}, secrets={})
     run = RunDir(book.parent / "runs" / "tale")
     assert "1 layer of width 16" in dict(summary.plan(spec(book, "until.steps=1"), submission, run))["model"]
@@ -57,7 +57,7 @@ def test_one_layer_is_one_layer(book: Path) -> None:
     assert "2 layers of width 16" in dict(summary.plan(more, submission, run))["model"]
 
 
-def test_the_end_of_a_paused_run_names_the_one_thing_to_type(book: Path) -> None:
+def test_the_ending_of_a_run_names_the_next_command(book: Path) -> None:
     run = opened(book, "until.steps=5").run
     paused = Exit(state="paused", code=75, step=3, reason="stopped by SIGTERM")
     assert dict(summary.ending(run, paused, seconds=1))["next"] == "run the same command again to resume"
@@ -67,7 +67,7 @@ def test_the_end_of_a_paused_run_names_the_one_thing_to_type(book: Path) -> None
     assert "stoker audit" in dict(summary.ending(run, done, seconds=1))["next"]
 
 
-def test_a_run_whose_loss_was_not_finite_is_described_all_the_same(book: Path) -> None:
+def test_the_ending_of_a_run_whose_loss_is_not_finite(book: Path) -> None:
     run = opened(book, "until.steps=5").run
     run.add_metrics({"step": 1, "time": 0.0, "loss": 5.5})
     run.add_metrics({"step": 2, "time": 1.0, "loss": None, "val_loss": None})

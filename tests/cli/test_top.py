@@ -22,10 +22,13 @@ def test_top_shows_what_each_worker_uses(stoker, name: str) -> None:
     assert head.split()[:5] == ["run", name, "running", "step", "0"]
     assert names.split() == ["RANK", "PID", "CPU", "MEMORY", "THREADS"]
     assert [row.split()[0] for row in rows] == ["0", "1"]
-    found = json.loads(stoker("top", name, "--json").stdout)
-    assert (found["name"], found["state"]) == (name, "running")
-    assert [(one["rank"], one["threads"], one["gpu"]) for one in found["workers"]] == [(0, 1, None), (1, 1, None)]
-    assert all(one["memory"] > 2**20 for one in found["workers"])
+    usage = json.loads(stoker("top", name, "--json").stdout)
+    assert (usage["name"], usage["state"]) == (name, "running")
+    assert [(worker["rank"], worker["threads"], worker["gpu"]) for worker in usage["workers"]] == [
+        (0, 1, None),
+        (1, 1, None),
+    ]
+    assert all(worker["memory"] > 2**20 for worker in usage["workers"])
 
 
 def test_top_is_watched_until_the_run_ends(stoker, name: str, terminal) -> None:
@@ -35,15 +38,15 @@ def test_top_is_watched_until_the_run_ends(stoker, name: str, terminal) -> None:
     for _ in range(6):
         assert "\x1b" not in piped.stdout.readline()
     (stoker.run(name).path / "enough").touch()
-    shown = screen.read()
-    assert shown.count("\x1b[H\x1b[2J") == shown.count(f"run {name}") > 1
-    assert "no worker is running" in shown.splitlines()[-1]
+    output = screen.read()
+    assert output.count("\x1b[H\x1b[2J") == output.count(f"run {name}") > 1
+    assert "no worker is running" in output.splitlines()[-1]
     assert screen.process.wait() == 0
     assert piped.communicate(timeout=300)[0].splitlines()[-1] == "no worker is running"
     assert piped.returncode == 0
 
 
-def test_a_run_that_does_not_run_has_no_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_not_running_has_no_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDir(tmp_path / "tale")
     run.create(RunSpec(name="tale", data=Data(path="x"), until=Until(steps=8)), DataRef(shards="/nowhere", key="k"))
     assert main(["top", str(run.path)]) == 0

@@ -1,4 +1,4 @@
-"""TorchX's own command line starts a run: what it would send, and what is refused. On a cluster: tests/lab."""
+"""TorchX's command line: the job of a dry run, and mistakes. Tests with a cluster are in tests/lab."""
 
 import subprocess
 import sys
@@ -27,33 +27,39 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def torchx(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*RUN, *words], capture_output=True, text=True)
+def torchx(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*RUN, *arguments], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_dry_run_shows_a_job_of_volcano_and_makes_nothing(file: str, folder: Path) -> None:
+def test_a_dry_run_shows_a_volcano_job_and_creates_nothing(file: str, folder: Path) -> None:
     done = torchx("-cfg", "queue=test,namespace=training,service_account=me", f"{file}:app", "--run", "run.yaml", *ON)
     assert done.returncode == 0, done.stderr
-    found = yaml.safe_load(done.stdout.partition("=== SCHEDULER REQUEST ===")[2])
-    name = found["metadata"]["name"]
-    assert (found["metadata"]["namespace"], found["metadata"]["labels"]["stoker.dev/run"]) == ("training", name)
-    assert (found["spec"]["queue"], found["spec"]["minAvailable"]) == ("test", 2)
-    assert [task["name"] for task in found["spec"]["tasks"]] == ["node-0", "node-1"]  # as `torchx status` counts on
-    for index, task in enumerate(found["spec"]["tasks"]):
+    volcano_job = yaml.safe_load(done.stdout.partition("=== SCHEDULER REQUEST ===")[2])
+    name = volcano_job["metadata"]["name"]
+    assert (volcano_job["metadata"]["namespace"], volcano_job["metadata"]["labels"]["stoker.dev/run"]) == (
+        "training",
+        name,
+    )
+    assert (volcano_job["spec"]["queue"], volcano_job["spec"]["minAvailable"]) == ("test", 2)
+    assert [task["name"] for task in volcano_job["spec"]["tasks"]] == [
+        "node-0",
+        "node-1",
+    ]  # `torchx status` needs these names
+    for index, task in enumerate(volcano_job["spec"]["tasks"]):
         pod = task["template"]
         [container] = pod["spec"]["containers"]
-        env = {one["name"]: one.get("value") for one in container["env"]}
+        env = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert env["STOKER_NODE"] == pod["metadata"]["labels"]["torchx.pytorch.org/replica-id"] == str(index)
         assert env["TORCHX_JOB_ID"] == f"kubernetes://torchx/{name}"
         assert pod["metadata"]["labels"]["stoker.dev/run"] == name
         assert pod["spec"]["serviceAccountName"] == "me"
         assert container["command"][-2:] == ["--lr", "$$(LR)"]
-    assert sorted(one.name for one in folder.iterdir()) == ["run.yaml", "train.py"]
+    assert sorted(path.name for path in folder.iterdir()) == ["run.yaml", "train.py"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "problem"),
     [
         (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.namespace=a"], "TorchX creates the job in default"),
         (["-cfg", "queue=test", "c:app", "--run", "run.yaml", "on.context=a"], "current context of the kubeconfig"),
@@ -62,26 +68,26 @@ def test_a_dry_run_shows_a_job_of_volcano_and_makes_nothing(file: str, folder: P
         (["-s", "local_cwd", "c:app", "--run", "run.yaml"], "scheduler is local_cwd. Use -s kubernetes"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
-    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_one_line(
+    arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scheduler = [] if "-s" in words else ["-s", "kubernetes"]
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/torchx", "run", "--dryrun", *scheduler, *words])
-    at = words.index("--run") + 1
+    scheduler = [] if "-s" in arguments else ["-s", "kubernetes"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/torchx", "run", "--dryrun", *scheduler, *arguments])
+    at = arguments.index("--run") + 1
     with pytest.raises(SystemExit) as end:
-        app(*ON, *words[at + 1 :], run=words[at])
+        app(*ON, *arguments[at + 1 :], run=arguments[at])
     assert end.value.code == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert problem in error
     assert error.count("\n") == 1
 
 
-def test_python_is_told_as_ever() -> None:
+def test_python_callers_get_an_exception() -> None:
     with pytest.raises(UserError, match="there is no"):
         app(run="none.yaml")
 
 
-def test_another_scheduler_cannot_carry_it(folder: Path) -> None:
+def test_another_scheduler_is_refused(folder: Path) -> None:
     spec = load(folder / "run.yaml", ["on.kind=kubernetes", "on.job=vcjob", *ON]).spec
     [role] = app_def(spec, plan(spec, NO_CLUSTER, folder / "tale")).roles
     assert (role.num_replicas, role.image, role.mounts[0].src) == (2, "team/image:1", "data")
@@ -89,7 +95,7 @@ def test_another_scheduler_cannot_carry_it(folder: Path) -> None:
         role.pre_proc("slurm", None)
 
 
-def test_nodes_that_may_be_fewer_are_not_waited_for(folder: Path) -> None:
+def test_optional_nodes_are_not_in_min_available(folder: Path) -> None:
     spec = load(folder / "run.yaml", ["on.kind=kubernetes", "on.job=vcjob", *ON, "on.nodes=1..3"]).spec
     [role] = app_def(spec, plan(spec, NO_CLUSTER, folder / "tale")).roles
     assert (role.min_replicas, role.num_replicas) == (1, 3)
@@ -100,7 +106,7 @@ def test_nodes_that_may_be_fewer_are_not_waited_for(folder: Path) -> None:
         (),
         {"metadata": metadata, "spec": type("Spec", (), {"containers": [container], "service_account_name": None})},
     )
-    theirs = {
+    torchx_job = {
         "metadata": {"name": "tale-x"},
         "spec": {
             "queue": "q",
@@ -108,6 +114,6 @@ def test_nodes_that_may_be_fewer_are_not_waited_for(folder: Path) -> None:
             "tasks": [{"name": f"node-{index}", "template": pod, "minAvailable": int(index < 1)} for index in range(3)],
         },
     }
-    made = job(theirs, role.job)
-    assert [task["minAvailable"] for task in made["spec"]["tasks"]] == [1, 0, 0]
-    assert (made["spec"]["minAvailable"], made["spec"]["priorityClassName"]) == (1, "high")
+    converted = job(torchx_job, role.job)
+    assert [task["minAvailable"] for task in converted["spec"]["tasks"]] == [1, 0, 0]
+    assert (converted["spec"]["minAvailable"], converted["spec"]["priorityClassName"]) == (1, "high")

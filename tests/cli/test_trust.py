@@ -1,4 +1,4 @@
-"""Code that a run names, when the run was only opened: nothing is executed before the user says --trust."""
+"""Code named by a run that was not launched here is executed only with --trust."""
 
 import io
 import json
@@ -22,11 +22,11 @@ def build(shape):
 
 @pytest.fixture
 def hostile(tale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of somebody else's, opened in a folder that holds the module that it names."""
+    """Another user's run, in a folder with the module that it names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
-    (tmp_path / f"evil_{tmp_path.name}.py").write_text(EVIL)  # a name of its own: it is imported into this process
+    (tmp_path / f"evil_{tmp_path.name}.py").write_text(EVIL)  # a unique name: it is imported into this process
     change(tale, model={"family": f"evil_{tmp_path.name}:build"})
     for manifest in tale.glob("checkpoints/*/manifest.json"):
         record = json.loads(manifest.read_text())
@@ -43,8 +43,8 @@ def change(run: Path, **sections: object) -> None:
     (run / "spec.yaml").write_text(yaml.safe_dump(values))
 
 
-def refused(*words: str) -> None:
-    done = inside(*words, code=2)
+def refused(*arguments: str) -> None:
+    done = inside(*arguments, code=2)
     (line,) = done.stderr.splitlines()
     assert "names code that would be executed here" in line
     assert "--trust" in line
@@ -53,7 +53,7 @@ def refused(*words: str) -> None:
 
 @pytest.mark.usefixtures("hostile")
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("generate", "tale", "the"),
         ("generate", "runs/tale/checkpoints/step-000000040", "the"),
@@ -68,8 +68,8 @@ def refused(*words: str) -> None:
     ],
     ids=" ".join,
 )
-def test_a_module_that_an_opened_run_names_is_not_imported(words: tuple[str, ...]) -> None:
-    refused(*words)
+def test_a_module_named_by_a_foreign_run_is_not_imported(arguments: tuple[str, ...]) -> None:
+    refused(*arguments)
 
 
 @pytest.mark.usefixtures("hostile")
@@ -84,7 +84,7 @@ def test_it_is_imported_when_the_user_trusts_it() -> None:
     [{"env": {"LD_PRELOAD": "/evil.so"}}, {"callbacks": ["evil:tell"]}, {"secrets": {"KEY": "file:/etc/shadow"}}],
     ids=lambda planted: next(iter(planted)),
 )
-def test_nor_is_anything_else_that_a_launch_would_execute(
+def test_a_launch_of_a_foreign_run_executes_nothing(
     tale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: dict[str, object]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -94,7 +94,7 @@ def test_nor_is_anything_else_that_a_launch_would_execute(
         refused("replay", "tale", "--step", "3")
 
 
-def test_a_script_of_an_opened_run_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_of_a_foreign_run_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "runs" / "work"
     run.mkdir(parents=True)

@@ -32,7 +32,9 @@ def test_status_shows_a_failed_run_with_its_reason_and_remedy(run: RunDir, capsy
         assert text in out
 
 
-def test_status_of_an_interrupted_run_says_how_to_go_on(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_an_interrupted_run_names_the_command_that_resumes_it(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["status", "tale", "--runs", str(run.path.parent)]) == 0
     out = capsys.readouterr().out
     assert "interrupted" in out
@@ -47,39 +49,39 @@ def test_all_runs_are_a_table_or_a_list(run: RunDir, capsys: pytest.CaptureFixtu
         head, row = capsys.readouterr().out.splitlines()
         assert main([verb, "--runs", str(run.path.parent), "--json"]) == 0
     assert head.split() == ["RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "LEFT", "WORKERS", "UPDATED"]
-    *cells, ago, word = row.split()
+    *cells, ago, unit = row.split()
     assert cells == ["tale", "running", "4", "of", "8", "2.5000", "64", "2s", "2"]
-    assert (ago[-1], word) == ("s", "ago")
-    (one,) = json.loads(capsys.readouterr().out)
-    assert (one["name"], one["state"], one["seconds_left"], one["workers"]) == ("tale", "running", 2.0, 2)
+    assert (ago[-1], unit) == ("s", "ago")
+    (record,) = json.loads(capsys.readouterr().out)
+    assert (record["name"], record["state"], record["seconds_left"], record["workers"]) == ("tale", "running", 2.0, 2)
 
 
-def test_no_runs_say_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ps_without_runs_names_the_command_that_starts_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ps", "--runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"no runs in {tmp_path}. Start one with: stoker train RUN.yaml\n"
     assert main(["ps", "--runs", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_runs_that_are_a_file_are_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_instead_of_the_runs_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["ps", "--runs", str(tmp_path / "file")]) == 2
     assert "is not a folder. Name the folder that holds the runs" in capsys.readouterr().err
 
 
-def test_a_terminal_shows_states_in_colour_unless_it_is_told_not_to(run: RunDir, terminal) -> None:
+def test_a_terminal_shows_states_in_colour_unless_disabled(run: RunDir, terminal) -> None:
     run.write_exit(Exit(state="failed", code=3, step=4, reason="loss is NaN"))
     runs = str(run.path.parent)
     assert "\x1b[31mfailed\x1b[0m" in terminal("ps", "--runs", runs).read()
     assert "\x1b[31mfailed\x1b[0m" in terminal("status", str(run.path)).read()
     for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        for words in (["ps", "--runs", runs], ["status", str(run.path)]):
-            shown = terminal(*words, **environment).read()
-            assert "failed" in shown
-            assert "\x1b" not in shown
+        for arguments in (["ps", "--runs", runs], ["status", str(run.path)]):
+            output = terminal(*arguments, **environment).read()
+            assert "failed" in output
+            assert "\x1b" not in output
 
 
-def test_watching_draws_over_the_last_table_in_a_terminal(run: RunDir, terminal, eventually) -> None:
+def test_watch_redraws_the_table_in_a_terminal(run: RunDir, terminal, eventually) -> None:
     screen = terminal("ps", "--runs", str(run.path.parent), "--watch", "0.05")
     eventually(lambda: screen.read(until="tale").count("tale") > 0)
     run.add_metrics({"step": 6, "time": time.time(), "loss": 2.25})
@@ -96,22 +98,22 @@ def test_more_runs_than_a_terminal_has_lines_show_the_last(tmp_path: Path, termi
         (folder.path / "spec.yaml").write_text("{}")
         folder.add_event(events.World(attempt=1, workers=1, restart=0))
     screen = terminal("ps", "--runs", ".", "--watch", LINES="24", COLUMNS="100")
-    shown = screen.read(until="run-39")
-    assert "the last 21 of 40 runs:" in shown
-    assert "run-19" in shown
-    assert "run-18" not in shown
+    output = screen.read(until="run-39")
+    assert "the last 21 of 40 runs:" in output
+    assert "run-19" in output
+    assert "run-18" not in output
     screen.interrupt()
 
 
-@pytest.mark.parametrize("words", [[], ["--json"]])
-def test_watching_into_a_pipe_adds_table_after_table(run: RunDir, stoker, words: list[str]) -> None:
-    process = stoker.start("ps", "--runs", str(run.path.parent), "--watch", "0.05", *words)
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_watch_in_a_pipe_prints_one_table_after_another(run: RunDir, stoker, arguments: list[str]) -> None:
+    process = stoker.start("ps", "--runs", str(run.path.parent), "--watch", "0.05", *arguments)
     lines = [process.stdout.readline() for _ in range(6)]
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "\x1b" not in "".join(lines) + rest
-    if words:
+    if arguments:
         assert all(json.loads(line)[0]["name"] == "tale" for line in lines)
     else:
         assert [line.split()[0] for line in lines[1::3]] == ["RUN", "RUN"]
@@ -119,7 +121,7 @@ def test_watching_into_a_pipe_adds_table_after_table(run: RunDir, stoker, words:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
-def test_watching_without_a_pause_is_refused(run: RunDir, capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+def test_an_invalid_watch_interval_is_refused(run: RunDir, capsys: pytest.CaptureFixture[str], seconds: str) -> None:
     assert main(["ps", "--runs", str(run.path.parent), f"--watch={seconds}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"--watch is {float(seconds):g}" in line
@@ -129,18 +131,20 @@ def test_stopping_a_run_that_is_not_running_says_so(run: RunDir, capsys: pytest.
     assert main(["stop", str(run.path)]) == 0
     assert "is not running (interrupted)" in capsys.readouterr().out
     assert main(["stop", str(run.path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["name"], found["state"], found["stopped"]) == ("tale", "interrupted", False)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["name"], result["state"], result["stopped"]) == ("tale", "interrupted", False)
 
 
-def test_stopping_a_run_tells_as_json_how_it_ended(stoker, script: Path) -> None:
+def test_stop_prints_as_json_how_the_run_ended(stoker, script: Path) -> None:
     name = json.loads(stoker("launch", script.name, "--json").stdout)["name"]
     (line,) = stoker("stop", name, "--json").stdout.splitlines()
-    found = json.loads(line)
-    assert (found["name"], found["state"], found["stopped"]) == (name, "paused", True)
+    result = json.loads(line)
+    assert (result["name"], result["state"], result["stopped"]) == (name, "paused", True)
 
 
-def test_status_of_a_paused_run_says_how_to_go_on(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_paused_run_names_the_command_that_resumes_it(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
     run.write_exit(Exit(state="paused", code=75, step=4, reason="stopped by SIGTERM"))
     assert main(["status", str(run.path)]) == 0
     assert "run the same stoker train command again" in capsys.readouterr().out
@@ -151,15 +155,15 @@ def test_status_of_a_paused_run_says_how_to_go_on(run: RunDir, capsys: pytest.Ca
     assert "run the same stoker train command again" not in out
 
 
-def test_a_run_whose_loss_was_not_finite_can_be_looked_at(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_run_whose_loss_is_not_finite(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     run.add_metrics({"step": 5, "time": time.time(), "loss": None, "val_loss": None, "grad_norm": None})
     assert main(["status", str(run.path), "--json"]) == 0
-    one = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert (one["step"], one["loss"], one["val_loss"]) == (5, None, None)
+    row = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (row["step"], row["loss"], row["val_loss"]) == (5, None, None)
     assert main(["status", "--runs", str(run.path.parent)]) == 0
 
 
-def test_a_stop_that_waits_says_what_for_and_in_the_end_what_to_type(
+def test_a_stop_that_waits_reports_the_reason_and_names_a_command(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(backend, "MESSAGE_EVERY_S", 0.05)
@@ -173,13 +177,13 @@ def test_a_stop_that_waits_says_what_for_and_in_the_end_what_to_type(
     assert all(line.endswith(f"to stop it without a save: stoker stop {run.path}") for line in lines)
 
 
-def test_a_stop_of_a_run_that_ends_soon_has_nothing_to_say(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stop_that_does_not_wait_prints_nothing(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     Local().await_stopped(run, print)
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "events", "top", "stop", "launch"])
-def test_a_run_that_is_not_there_is_answered_with_the_nearest(
+def test_an_unknown_run_is_refused_with_a_similar_name(
     run: RunDir, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     assert main([verb, "tail", "--runs", str(run.path.parent)]) == 2

@@ -1,4 +1,4 @@
-"""Manifests that users have become run files, and no field of them is lost in silence."""
+"""Manifests of users become run files, and no field is dropped silently."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def read(kind: str, file: str, variables: dict[str, str] | None = None) -> tuple
 
 
 def paths(value: Any, path: str = "") -> Iterator[str]:
-    """Every leaf of a document, by a walk of the test's own."""
+    """Every leaf of a document, walked independently of the converter."""
     if isinstance(value, dict) and value:
         for key in value:
             yield from paths(value[key], f"{path}.{key}" if path else key)
@@ -48,17 +48,17 @@ def paths(value: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("kind", "file", "variables"), FILES, ids=[file for _, file, _ in FILES])
-def test_every_field_is_used_or_named_as_not_used(kind: str, file: str, variables: dict[str, str]) -> None:
+def test_every_field_is_used_or_listed_as_not_used(kind: str, file: str, variables: dict[str, str]) -> None:
     text = (HERE / file).read_text()
     documents = list(yaml.safe_load_all(text))
-    job = next(one for one in documents if one["kind"] in ("PyTorchJob", "ElasticJob"))
+    job = next(document for document in documents if document["kind"] in ("PyTorchJob", "ElasticJob"))
     _, outcomes = read(kind, file, variables)
     assert [field for field in outcomes if " " not in field] == list(paths(job))
     assert all(outcomes.values())
 
 
 @pytest.mark.parametrize(("kind", "file", "variables"), FILES, ids=[file for _, file, _ in FILES])
-def test_the_result_is_a_run_file_that_says_the_same(
+def test_the_result_is_a_run_file_with_the_same_values(
     kind: str, file: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
     values, outcomes = read_manifest((HERE / file).read_text(), file, kind, variables)
@@ -92,7 +92,7 @@ def test_a_job_of_llama_on_efa(capsys: pytest.CaptureFixture[str]) -> None:
     assert values["env"]["NCCL_SOCKET_IFNAME"] == "^lo"
     assert values["secrets"] == {"HF_TOKEN": "env:HF_TOKEN"}
     assert "hf_hunter2" not in str(values) + str(outcomes)
-    mounts = {one["mountPath"] for one in on["pod"]["spec"]["containers"][0]["volumeMounts"]}
+    mounts = {mount["mountPath"] for mount in on["pod"]["spec"]["containers"][0]["volumeMounts"]}
     assert mounts == {"/local", "/checkpoints"}
     assert outcomes["spec.elasticPolicy.maxReplicas"] == "not used: --nnodes=2 in the command overrides it"
     assert outcomes["spec.elasticPolicy.metrics[0].type"].startswith(
@@ -115,13 +115,13 @@ def test_a_job_of_master_and_worker() -> None:
     )
 
 
-def test_a_worker_unlike_its_master_is_named() -> None:
+def test_a_difference_between_worker_and_master_is_reported() -> None:
     document = yaml.safe_load((HERE / "pytorch-job-cpu.yaml").read_text())
     other = copy.deepcopy(document)
     other["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["image"] = "team/other:1"
     _, outcomes = read_manifest(yaml.safe_dump(other), "x", "pytorchjob", {})
-    what = str(dict(outcomes)["spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].image"])
-    assert what.startswith("not used: all nodes of a run are alike")
+    outcome = str(dict(outcomes)["spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].image"])
+    assert outcome.startswith("not used: all nodes of a run are alike")
 
 
 def test_an_elastic_job() -> None:
@@ -140,7 +140,7 @@ def test_an_elastic_job() -> None:
     assert ours["name"] == "pytorch"
     assert ours["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
     assert ours["resources"] == {"requests": {"hugepages-2Mi": "512Mi"}}
-    assert [one["name"] for one in ours["env"]] == ["POD_IP"]
+    assert [variable["name"] for variable in ours["env"]] == ["POD_IP"]
     worker = "spec.replicaSpecs.Worker.template.spec"
     assert outcomes[f"{worker}.containers[0].resources.requests.cpu"].startswith("not used: Stoker uses one number for")
     assert outcomes["spec.maxReplicas"].startswith("not used: the job starts 2 replicas")
@@ -148,7 +148,7 @@ def test_an_elastic_job() -> None:
     assert outcomes["metadata.uid"] == "not used: the cluster sets it"
 
 
-def test_a_template_is_refused_by_the_names_that_have_no_value() -> None:
+def test_a_template_is_refused_with_the_variables_that_have_no_value() -> None:
     with pytest.raises(
         UserError, match=r"is a template: \$NUM_NODES, .*--set NUM_NODES=VALUE --set INSTANCE_TYPE=VALUE"
     ):
@@ -159,8 +159,8 @@ def test_a_template_is_refused_by_the_names_that_have_no_value() -> None:
         read("pytorchjob", "fsdp.yaml-template", S3 | {"NUM_NODE": "2"})
 
 
-def changed(change: Callable[[dict[str, Any]], None]) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the manifest of master and worker becomes when its master is another."""
+def convert_changed(change: Callable[[dict[str, Any]], None]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Convert the manifest of master and worker after a change of its spec."""
     document = yaml.safe_load((HERE / "pytorch-job-cpu.yaml").read_text())
     change(document["spec"])
     values, outcomes = read_manifest(yaml.safe_dump(document), "job.yaml", "pytorchjob", {})
@@ -168,22 +168,22 @@ def changed(change: Callable[[dict[str, Any]], None]) -> tuple[dict[str, Any], d
 
 
 def master(spec: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
-    return found
+    pod: dict[str, Any] = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    return pod
 
 
-def test_a_volume_that_is_mounted_twice_stays_so() -> None:
-    mounts = [{"name": "team", "mountPath": f"/{one}", "subPath": one} for one in ("data", "models")]
+def test_a_volume_may_be_mounted_twice() -> None:
+    mounts = [{"name": "team", "mountPath": f"/{name}", "subPath": name} for name in ("data", "models")]
 
     def change(spec: dict[str, Any]) -> None:
         master(spec)["volumes"] = [{"name": "team", "persistentVolumeClaim": {"claimName": "shared"}}]
         master(spec)["containers"][0]["volumeMounts"] = mounts
 
-    values, _ = changed(change)
+    values, _ = convert_changed(change)
     assert values["on"]["pod"]["spec"]["containers"][0]["volumeMounts"] == mounts
 
 
-def test_variables_have_the_values_that_kubernetes_would_put_there() -> None:
+def test_variables_are_expanded_as_kubernetes_does() -> None:
     def change(spec: dict[str, Any]) -> None:
         container = master(spec)["containers"][0]
         container["env"] = [
@@ -193,10 +193,10 @@ def test_variables_have_the_values_that_kubernetes_would_put_there() -> None:
             {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": "URL", "value": "http://$(IP)/"},
         ]
-        words = ["--data=$(BOOKS)", "--keep=$$(BOOKS)", "--token=$(HF_TOKEN)", "--ip", "$(IP)"]
-        container["command"], container["args"] = ["torchrun", "--nproc_per_node=2", "train.py", *words], []
+        arguments = ["--data=$(BOOKS)", "--keep=$$(BOOKS)", "--token=$(HF_TOKEN)", "--ip", "$(IP)"]
+        container["command"], container["args"] = ["torchrun", "--nproc_per_node=2", "train.py", *arguments], []
 
-    values, outcomes = changed(change)
+    values, outcomes = convert_changed(change)
     assert values["args"] == ["--data=/data/books", "--keep=$(BOOKS)", "--token=$(HF_TOKEN)", "--ip", "$(IP)"]
     assert values["env"] == {"ROOT": "/data", "BOOKS": "/data/books", "URL": "http://$(IP)/"}
     container = "spec.pytorchReplicaSpecs.Master.template.spec.containers[0]"
@@ -214,8 +214,8 @@ def resource(**amounts: object) -> Callable[[dict[str, Any]], None]:
     return lambda spec: master(spec)["containers"][0].update(resources={"requests": amounts})
 
 
-def command(*words: str) -> Callable[[dict[str, Any]], None]:
-    return lambda spec: master(spec)["containers"][0].update(command=list(words), args=[])
+def command(*arguments: str) -> Callable[[dict[str, Any]], None]:
+    return lambda spec: master(spec)["containers"][0].update(command=list(arguments), args=[])
 
 
 def no_replicas(spec: dict[str, Any]) -> None:
@@ -242,9 +242,11 @@ def no_replicas(spec: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_no_run_can_be_is_named_by_its_field(change: Callable[[dict[str, Any]], None], message: str) -> None:
+def test_a_value_that_no_run_can_have_is_reported_with_its_field(
+    change: Callable[[dict[str, Any]], None], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
-        changed(change)
+        convert_changed(change)
 
 
 JOB = "kind: PyTorchJob\napiVersion: kubeflow.org/v1\n"
@@ -267,13 +269,13 @@ JOB = "kind: PyTorchJob\napiVersion: kubeflow.org/v1\n"
         (f"{JOB}---\n{JOB}", "holds 2 PyTorchJobs"),
     ],
 )
-def test_what_is_no_such_manifest_is_refused(text: str, message: str) -> None:
+def test_another_kind_of_document_is_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_manifest(text, "job.yaml", "pytorchjob", {})
 
 
 @pytest.mark.parametrize(
-    "words",
+    "command_line",
     [
         "torchrun --nproc_per_node=2 --nnodes 1:4 train.py --a b",
         "python3 -u -m torch.distributed.run --nproc-per-node 2 --nnodes=1:4 train.py --a b",
@@ -283,15 +285,15 @@ def test_what_is_no_such_manifest_is_refused(text: str, message: str) -> None:
         "/opt/conda/bin/torchrun --nproc_per_node=2 --nnodes=1:4 train.py --a b",
     ],
 )
-def test_every_launchers_words_are_understood(words: str) -> None:
-    for given in (words.split(), ["bash", "-lc", words], ["/bin/sh", "-c", f"exec {words}"]):
-        found = read_command(given, "here")
-        assert (found.script, found.args) == ("train.py", ["--a", "b"])
-        assert (found.options["nproc_per_node"], found.options["nnodes"]) == ("2", "1:4")
+def test_the_commands_of_all_launchers_are_parsed(command_line: str) -> None:
+    for argv in (command_line.split(), ["bash", "-lc", command_line], ["/bin/sh", "-c", f"exec {command_line}"]):
+        parsed = read_command(argv, "here")
+        assert (parsed.script, parsed.args) == ("train.py", ["--a", "b"])
+        assert (parsed.options["nproc_per_node"], parsed.options["nnodes"]) == ("2", "1:4")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["torchrun", "--nnodes=2"], "names no script"),
         ([], "names no script"),
@@ -301,11 +303,46 @@ def test_every_launchers_words_are_understood(words: str) -> None:
         (["python", "-m", "pkg.train"], r"runs pkg\.train with -m"),
     ],
 )
-def test_a_command_that_cannot_be_taken_over_is_refused_with_a_way_out(words: list[str], message: str) -> None:
+def test_a_command_that_cannot_be_converted_is_refused_with_a_remedy(argv: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        read_command(words, "container x")
+        read_command(argv, "container x")
 
 
 def test_a_plain_python_script_is_a_script() -> None:
-    found = read_command(["python", "train.py", "--x"], "here")
-    assert (found.script, found.args, found.options) == ("train.py", ["--x"], {})
+    parsed = read_command(["python", "train.py", "--x"], "here")
+    assert (parsed.script, parsed.args, parsed.options) == ("train.py", ["--x"], {})
+
+
+def test_the_working_directory_of_a_sidecar_is_not_that_of_the_script() -> None:
+    def add_sidecar(spec: dict[str, Any]) -> None:
+        master(spec)["containers"].append({"name": "logs", "image": "team/logs", "workingDir": "/var/log"})
+
+    assert convert_changed(add_sidecar)[0]["script"] == "distributed-training.py"
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\x85", "\u2028"])
+def test_text_of_a_manifest_does_not_end_a_comment_of_the_run_file(tmp_path: Path, line_end: str) -> None:
+    document = yaml.safe_load((HERE / "pytorch-job-cpu.yaml").read_text())
+    document["spec"][f"odd{line_end}secrets: [HOME]{line_end}"] = 1
+    name = f"job{line_end}args: [injected].yaml"
+    values, outcomes = read_manifest(yaml.safe_dump(document), name, "pytorchjob", {})
+    (tmp_path / "run.yaml").write_text(run_file(values, outcomes, source=name))
+    spec = load(tmp_path / "run.yaml", []).spec
+    assert isinstance(spec, ScriptSpec)
+    assert (spec.secrets, spec.args) == ({}, [])
+
+
+@pytest.mark.parametrize("value", ["1" * 50, "1e-4", "true", "007", "a: b", "[x", "two\nlines\n", "1\n", ""])
+def test_the_value_of_a_variable_is_the_same_text_in_the_run_file(tmp_path: Path, value: str) -> None:
+    def set_variable(spec: dict[str, Any]) -> None:
+        master(spec)["containers"][0]["env"] = [{"name": "ID", "value": value}]
+
+    values, _ = convert_changed(set_variable)
+    (tmp_path / "run.yaml").write_text(run_file(values, [], source="job.yaml"))
+    assert load(tmp_path / "run.yaml", []).spec.env == {"ID": value}
+
+
+def test_another_document_may_have_any_metadata() -> None:
+    text = (HERE / "pytorch-job-cpu.yaml").read_text() + "\n---\nkind: Odd\nmetadata: text\n"
+    _, outcomes = read_manifest(text, "job.yaml", "pytorchjob", {})
+    assert "Odd" in dict(outcomes)

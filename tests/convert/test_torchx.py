@@ -1,4 +1,4 @@
-"""A `torchx run` command that users have becomes a run file, and no word of it is lost in silence."""
+"""A `torchx run` command becomes a run file, and no argument is dropped silently."""
 
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,15 @@ def test_a_ddp_command_becomes_a_run_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("kubectl apply -f x", "holds no `torchx run`"),
         ("torchx run -s kubernetes -cfg queue=test", "names no component"),
         ("torchx run -s kubernetes 'dist.ddp", "a shell cannot parse"),
+        (
+            """torchx run -s kubernetes x.py:generateAppDef --script x.py --script_args "it's" """,
+            "--script_args holds a line that a shell cannot parse",
+        ),
         ("torchx run -s slurm dist.ddp --script x.py", "scheduler is slurm"),
         ("torchx run dist.ddp --script x.py", "scheduler is not set"),
         ("torchx run -s kubernetes utils.echo --msg hi", "component utils.echo is not known"),
@@ -73,8 +77,8 @@ def test_a_ddp_command_becomes_a_run_file() -> None:
         ("torchx run -s kubernetes dist.ddp --script x.py --cpu many", "--cpu"),
     ],
 )
-def test_what_cannot_be_a_run_is_refused_in_one_line(text: str, said: str) -> None:
+def test_a_command_that_cannot_be_converted_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         read(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -12,7 +12,7 @@ def count_up(task: int) -> Iterator[tuple[int, int]]:
         yield task, i
 
 
-def say_environment(_: int) -> Iterator[str]:
+def report_environment(_: int) -> Iterator[str]:
     yield os.environ["STOKER_TEST"]
 
 

@@ -148,7 +148,7 @@ def test_an_incomplete_archive_is_recognized(tmp_path: Path, ending: str) -> Non
 
 
 def zipped(path: Path, **head: int) -> Path:
-    """One file, and what is written over its two heads: a flag or the way it is packed."""
+    """A zip of one file whose two headers are overwritten: the flags or the compression method."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x", "text " * 1000)
     data = bytearray(path.read_bytes())
@@ -160,10 +160,10 @@ def zipped(path: Path, **head: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("head", "says"), [({"flags": 1}, "needs a password"), ({"method": 99}, "unsupported compression")]
+    ("head", "message"), [({"flags": 1}, "needs a password"), ({"method": 99}, "unsupported compression")]
 )
-def test_an_unsupported_zip_is_reported(tmp_path: Path, head: dict[str, int], says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_an_unsupported_zip_is_reported(tmp_path: Path, head: dict[str, int], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         list(extract(zipped(tmp_path / "a.zip", **head), tmp_path / "out", name="a.zip"))
 
 
@@ -186,20 +186,20 @@ def test_a_zip_that_keeps_no_time_is_unpacked(tmp_path: Path) -> None:
     assert (tmp_path / "out/x").read_text() == "text"
 
 
-@pytest.mark.parametrize("there", ["out", "out/x", "out/y/z", "out/l"])
-def test_a_file_in_the_way_is_named(tmp_path: Path, there: str) -> None:
-    way = tmp_path / there
-    if there in ("out", "out/y/z"):
-        way = way.parent if there == "out/y/z" else way
-        way.parent.mkdir(exist_ok=True)
-        way.write_text("a file")
+@pytest.mark.parametrize("name", ["out", "out/x", "out/y/z", "out/l"])
+def test_a_file_in_the_way_is_named(tmp_path: Path, name: str) -> None:
+    existing = tmp_path / name
+    if name in ("out", "out/y/z"):
+        existing = existing.parent if name == "out/y/z" else existing
+        existing.parent.mkdir(exist_ok=True)
+        existing.write_text("a file")
     else:
-        way.mkdir(parents=True)
+        existing.mkdir(parents=True)
     archive = packed(tmp_path / "a.tar", member("x"), member("y/z"), link("l", "x"))
-    with pytest.raises(UserError, match="cannot be written") as told:
+    with pytest.raises(UserError, match="cannot be written") as refused:
         list(extract(archive, tmp_path / "out", name="a.tar"))
-    assert str(way) in told.value.problem
-    assert "Move the existing file away" in told.value.remedy
+    assert str(existing) in refused.value.problem
+    assert "Move the existing file away" in refused.value.remedy
 
 
 def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +207,6 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfileobj", full)
-    with pytest.raises(UserError, match="No space left on device") as told:
+    with pytest.raises(UserError, match="No space left on device") as refused:
         list(extract(packed(tmp_path / "a.tar", member("x")), tmp_path / "out", name="a.tar"))
-    assert "Free some space" in told.value.remedy
+    assert "Free some space" in refused.value.remedy

@@ -79,7 +79,7 @@ def test_a_damaged_cache_costs_only_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "file"),
+    ("location", "file"),
     [
         (".", "runs/tale/spec.yaml"),
         ("runs", "runs/tale/spec.yaml"),
@@ -98,12 +98,12 @@ def test_a_damaged_cache_costs_only_time(tmp_path: Path) -> None:
         ("a.txt", "runs/tale/spec.yaml"),
     ],
 )
-def test_a_file_is_covered_before_it_exists_as_it_is_found_when_it_is(folder: Path, word: str, file: str) -> None:
+def test_a_file_is_covered_before_it_exists_as_it_is_found_when_it_is(folder: Path, location: str, file: str) -> None:
     path = folder / file
-    foretold = covers(f"{folder}/{word}", path)
+    predicted = covers(f"{folder}/{location}", path)
     path.parent.mkdir(parents=True)
     path.write_text("x")
-    assert (path in dict(discover([f"{folder}/{word}", str(folder / "a.txt")]))) is foretold
+    assert (path in dict(discover([f"{folder}/{location}", str(folder / "a.txt")]))) is predicted
 
 
 def test_a_link_to_a_folder_covers_its_files(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -114,5 +114,5 @@ def test_a_link_to_a_folder_covers_its_files(folder: Path, tmp_path_factory: pyt
 
 
 def test_missing_paths_are_told_apart_from_existing_ones(folder: Path) -> None:
-    assert [exists(f"{folder}/{word}") for word in ("a.txt", "sub", "*.txt", "**/d.md")] == [True] * 4
-    assert [exists(f"{folder}/{word}") for word in ("gone.txt", "gone", "*.csv")] == [False] * 3
+    assert [exists(f"{folder}/{location}") for location in ("a.txt", "sub", "*.txt", "**/d.md")] == [True] * 4
+    assert [exists(f"{folder}/{location}") for location in ("gone.txt", "gone", "*.csv")] == [False] * 3

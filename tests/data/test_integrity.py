@@ -26,11 +26,11 @@ def shard_of(files: list[SetFile], name: str) -> Path:
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_one_flipped_bit_is_found_and_the_shard_is_named(copied: Path, split: str) -> None:
-    found = TokenSet.open(copied)
-    check = BackgroundCheck(found.files)
+    token_set = TokenSet.open(copied)
+    check = BackgroundCheck(token_set.files)
     check.first.result()
     assert check.problem is None
-    shard = shard_of(found.files(), split)
+    shard = shard_of(token_set.files(), split)
     flip(shard)
     check.look().result()
     assert check.problem is not None
@@ -39,10 +39,10 @@ def test_one_flipped_bit_is_found_and_the_shard_is_named(copied: Path, split: st
 
 
 def test_only_changed_files_are_read_again(copied: Path) -> None:
-    found = TokenSet.open(copied)
-    check = BackgroundCheck(found.files)
+    token_set = TokenSet.open(copied)
+    check = BackgroundCheck(token_set.files)
     check.first.result()
-    shard = shard_of(found.files(), "train")
+    shard = shard_of(token_set.files(), "train")
     before = shard.stat()
     flip(shard)
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -54,22 +54,22 @@ def test_only_changed_files_are_read_again(copied: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_a_changed_one(copied: Path) -> None:
-    found = TokenSet.open(copied)
-    shard = shard_of(found.files(), "train")
+    token_set = TokenSet.open(copied)
+    shard = shard_of(token_set.files(), "train")
     shard.unlink()
-    check = BackgroundCheck(found.files)
+    check = BackgroundCheck(token_set.files)
     check.first.result()
     assert check.problem is not None
     assert "cannot be read: No such file" in check.problem.problem
 
 
 def test_a_closed_check_ends_without_a_result(copied: Path) -> None:
-    found = TokenSet.open(copied)
-    flip(shard_of(found.files(), "train"))
+    token_set = TokenSet.open(copied)
+    flip(shard_of(token_set.files(), "train"))
     files: list[SetFile] = []
     check = BackgroundCheck(lambda: files)
     check.close()
-    files += found.files()
+    files += token_set.files()
     check.look().result()
     assert check.problem is None
 
@@ -87,11 +87,11 @@ def test_every_part_of_a_mixture_is_read(copied: Path, tokens: Path, tmp_path: P
 
 def test_the_tokenizer_of_sentence_pairs_counts_too(pairs: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(pairs, tmp_path / "pairs"))
-    found = open_set(copied)
-    found.verify()
+    pair_set = open_set(copied)
+    pair_set.verify()
     (copied / "tokenizer" / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.json is damaged"):
-        found.verify()
+        pair_set.verify()
 
 
 @pytest.mark.parametrize("kind", ["tokens", "pairs"])
@@ -99,9 +99,9 @@ def test_a_reader_that_asks_for_it_gets_no_token_of_a_changed_shard(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     copied = Path(shutil.copytree(request.getfixturevalue(kind), tmp_path / "set"))
-    found = open_set(copied)
-    found.train.check_when_read()
-    flip(shard_of(found.files(), "train"))
-    length = found.index.length if kind == "pairs" else 32
+    prepared = open_set(copied)
+    prepared.train.check_when_read()
+    flip(shard_of(prepared.files(), "train"))
+    length = prepared.index.length if kind == "pairs" else 32
     with pytest.raises(UserError, match="is damaged"):
-        found.train.read(np.arange(found.train.samples(length)), length)
+        prepared.train.read(np.arange(prepared.train.samples(length)), length)

@@ -37,8 +37,8 @@ def test_parts_are_sets_of_their_own_with_one_tokenizer_trained_on_all(texts: Pa
     assert isinstance(tokens, Mixture)
     assert {source.tokens.index.tokenizer for source in tokens.sources} == {tokens.index.tokenizer}
     vocabulary = json.loads((tokens.tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
-    assert any("alpha".startswith(word) and len(word) > 2 for word in vocabulary)
-    assert any("number".startswith(word) and len(word) > 2 for word in vocabulary)
+    assert any("alpha".startswith(token) and len(token) > 2 for token in vocabulary)
+    assert any("number".startswith(token) and len(token) > 2 for token in vocabulary)
     assert tokens.train.samples(8) == sum(source.tokens.train.samples(8) for source in tokens.sources)
     assert tokens.validation.tokens == sum(source.tokens.validation.tokens for source in tokens.sources) > 0
 
@@ -79,8 +79,8 @@ def test_a_damaged_mixture_is_named(texts: Path, tmp_path: Path, text: str) -> N
 
 
 def test_a_prepared_part_sets_the_tokenizer(texts: Path, tmp_path: Path) -> None:
-    one = Data(path=str(texts / "a.txt"), tokenizer=TrainTokenizer(train=300))
-    made = prepare(one, tmp_path / "made")
+    data = Data(path=str(texts / "a.txt"), tokenizer=TrainTokenizer(train=300))
+    made = prepare(data, tmp_path / "made")
     parts = [
         MixturePart(path=str(made.path), weight=1),
         MixturePart(path=str(texts / "b.jsonl"), weight=1, field="body"),

@@ -18,11 +18,11 @@ def test_each_epoch_uses_every_sample_exactly_once(samples: int) -> None:
 def test_any_stretch_of_the_order_is_the_same_however_it_is_asked_for() -> None:
     seed = int(np.random.default_rng().integers(2**62))
     print(f"{seed=}")
-    whole = sample_ids(seed=seed, samples=101, start=0, stop=1000)
+    all_ids = sample_ids(seed=seed, samples=101, start=0, stop=1000)
     rng = np.random.default_rng(seed)
     for _ in range(50):
         start, stop = sorted(rng.integers(0, 1001, 2).tolist())
-        assert np.array_equal(sample_ids(seed=seed, samples=101, start=start, stop=stop), whole[start:stop])
+        assert np.array_equal(sample_ids(seed=seed, samples=101, start=start, stop=stop), all_ids[start:stop])
 
 
 def test_the_order_does_not_change_between_releases() -> None:
@@ -93,8 +93,10 @@ def test_a_window_is_a_permutation_of_its_own_samples_and_needs_no_others() -> N
         for first in range(0, samples, window):
             part = ids[first : first + window]
             assert sorted(part) == list(range(first, min(first + window, samples)))
-        whole = samples // window * window
-        assert np.array_equal(Windowed(key, 10 * samples + window, window).draw(0, whole).ids, ids[:whole])
+        full_windows = samples // window * window
+        assert np.array_equal(
+            Windowed(key, 10 * samples + window, window).draw(0, full_windows).ids, ids[:full_windows]
+        )
 
 
 def test_the_second_epoch_of_a_stream_is_shuffled_as_a_whole() -> None:
@@ -106,11 +108,11 @@ def test_the_second_epoch_of_a_stream_is_shuffled_as_a_whole() -> None:
 
 @pytest.mark.parametrize("order", [Windowed(5, 777, 50), Mixed(5, (0.7, 0.2, 0.1), (300, 7, 5000))])
 def test_any_stretch_is_found_without_the_ones_before(order) -> None:
-    whole = order.draw(0, 10_000)
+    all_drawn = order.draw(0, 10_000)
     for start, stop in ((0, 0), (0, 1), (49, 52), (777, 778), (4090, 4100), (3, 9999), (8192, 8193)):
         part = order.draw(start, stop)
-        assert np.array_equal(part.ids, whole.ids[start:stop])
-        assert np.array_equal(part.epochs, whole.epochs[start:stop])
+        assert np.array_equal(part.ids, all_drawn.ids[start:stop])
+        assert np.array_equal(part.epochs, all_drawn.epochs[start:stop])
 
 
 def test_a_mixture_has_exact_shares_in_every_block_and_each_source_all_of_itself_before_any_again() -> None:
@@ -131,12 +133,12 @@ def test_a_mixture_has_exact_shares_in_every_block_and_each_source_all_of_itself
         for block in sources:
             assert np.bincount(block, minlength=number).tolist() == expected
         for source in range(number):
-            mine = drawn.ids[sources.ravel() == source] - (ends[source] - samples[source])
-            used = np.bincount(mine, minlength=samples[source])
+            ids_of_source = drawn.ids[sources.ravel() == source] - (ends[source] - samples[source])
+            used = np.bincount(ids_of_source, minlength=samples[source])
             assert used.max() - used.min() <= 1
             epochs = drawn.epochs[sources.ravel() == source]
-            for epoch in range(len(mine) // samples[source]):
-                assert sorted(mine[epochs == epoch]) == list(range(samples[source]))
+            for epoch in range(len(ids_of_source) // samples[source]):
+                assert sorted(ids_of_source[epochs == epoch]) == list(range(samples[source]))
 
 
 def test_sources_of_one_size_are_not_shuffled_alike() -> None:

@@ -28,7 +28,7 @@ def test_all_work_is_done_and_the_messages_of_a_task_keep_their_order(run) -> No
 
 
 def test_processes_get_their_environment(run) -> None:
-    assert list(run("say_environment", [1], STOKER_TEST="yes")) == ["yes"]
+    assert list(run("report_environment", [1], STOKER_TEST="yes")) == ["yes"]
 
 
 def test_no_work_is_no_trouble(run) -> None:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
+from stoker.data.bert.pairs import Pairs
 from stoker.data.prepare import PrepareProgress, is_prepared, prepare, prepared
 from stoker.data.shards import TokenSet
 from stoker.spec.data import Data, TrainTokenizer
@@ -92,19 +93,19 @@ def test_every_format_gives_the_same_tokens(tmp_path: Path) -> None:
 
 def test_workers_change_the_time_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(prose(4_500_000).encode())
-    one = prepare(spec(tmp_path / "a.txt"), tmp_path / "one", workers=1)
-    two = prepare(spec(tmp_path / "a.txt"), tmp_path / "two", workers=2)
-    assert content(one.path) == content(two.path)
+    by_one = prepare(spec(tmp_path / "a.txt"), tmp_path / "one", workers=1)
+    by_two = prepare(spec(tmp_path / "a.txt"), tmp_path / "two", workers=2)
+    assert content(by_one.path) == content(by_two.path)
 
 
 def test_progress_rises_to_the_whole(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt.gz"):
         text = prose(1_200_000).encode()
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
-    seen: list[PrepareProgress] = []
-    tokens = prepare(spec([f"{tmp_path}/*"]), tmp_path / "out", workers=1, progress=seen.append)
-    assert list(dict.fromkeys(p.phase for p in seen)) == ["reading", "tokenizer", "tokens"]
-    last = [p for p in seen if p.phase == "tokens"]
+    reports: list[PrepareProgress] = []
+    tokens = prepare(spec([f"{tmp_path}/*"]), tmp_path / "out", workers=1, progress=reports.append)
+    assert list(dict.fromkeys(p.phase for p in reports)) == ["reading", "tokenizer", "tokens"]
+    last = [p for p in reports if p.phase == "tokens"]
     assert [p.done for p in last] == sorted(p.done for p in last)
     assert last[-1].done == last[-1].total == sum(path.stat().st_size for path in tmp_path.glob("*.*"))
     assert last[-1].tokens == tokens.train.tokens + tokens.validation.tokens
@@ -139,7 +140,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize("signal_name", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.soak)])
 def test_a_prepare_stopped_at_any_moment_resumes_with_the_same_result(tmp_path: Path, signal_name: str) -> None:
     (tmp_path / "a.txt").write_bytes(prose(7_000_000).encode())
-    whole = prepare(spec(tmp_path / "a.txt"), tmp_path / "whole", workers=2)
+    undisturbed = prepare(spec(tmp_path / "a.txt"), tmp_path / "whole", workers=2)
     seed = random.randrange(10**9)
     print(f"{seed=}")
     draw, out = random.Random(seed), tmp_path / "out"
@@ -156,14 +157,29 @@ def test_a_prepare_stopped_at_any_moment_resumes_with_the_same_result(tmp_path: 
         assert not (out / "index.json").exists()
         with pytest.raises(UserError, match="not a complete token set"):
             TokenSet.open(out)
-        until(lambda left=started: not any(Path(f"/proc/{pid}").exists() for pid in left), seconds=60, every_s=0.05)
+        until(lambda pids=started: not any(Path(f"/proc/{pid}").exists() for pid in pids), seconds=60, every_s=0.05)
     done_before = {path.name: path.stat().st_mtime_ns for path in (out / "units").iterdir()}
     shards_before = {name: (out / f"train-{name[:5]}.bin").stat().st_mtime_ns for name in done_before}
-    again = prepare(spec(tmp_path / "a.txt"), out, workers=2)
-    assert content(again.path) == content(whole.path)
+    resumed = prepare(spec(tmp_path / "a.txt"), out, workers=2)
+    assert content(resumed.path) == content(undisturbed.path)
     assert done_before
     for name, time_ns in shards_before.items():
         assert (out / f"train-{name[:5]}.bin").stat().st_mtime_ns == time_ns
+
+
+@pytest.mark.parametrize("pairs", [None, Pairs(length=32)])
+def test_a_prepare_of_other_data_in_the_same_folder_uses_its_own_tokenizer(tmp_path: Path, pairs: Pairs | None) -> None:
+    def interrupt(progress: PrepareProgress) -> None:
+        if progress.phase == "tokens":
+            raise KeyboardInterrupt
+
+    (tmp_path / "a.txt").write_text(prose(100_000))
+    with pytest.raises(KeyboardInterrupt):
+        prepare(spec(tmp_path / "a.txt"), tmp_path / "out", pairs=pairs, workers=1, progress=interrupt)
+    (tmp_path / "a.txt").write_text(prose(100_000)[::-1])
+    prepare(spec(tmp_path / "a.txt"), tmp_path / "out", pairs=pairs, workers=1)
+    prepare(spec(tmp_path / "a.txt"), tmp_path / "fresh", pairs=pairs, workers=1)
+    assert content(tmp_path / "out") == content(tmp_path / "fresh")
 
 
 def test_two_prepares_of_the_same_data_share_one_result(tmp_path: Path) -> None:
@@ -181,11 +197,11 @@ def test_the_same_data_is_prepared_once_even_when_it_moves(tmp_path: Path) -> No
     (tmp_path / "data/a.txt").write_text(prose(10_000))
     first = prepared(spec(tmp_path / "data"), store)
     (tmp_path / "data").rename(tmp_path / "moved")
-    seen: list[PrepareProgress] = []
-    second = prepared(spec(tmp_path / "moved"), store, progress=seen.append)
+    reports: list[PrepareProgress] = []
+    second = prepared(spec(tmp_path / "moved"), store, progress=reports.append)
     assert (second.path, second.key) == (first.path, first.key)
     assert first.path == store / first.key
-    assert {p.phase for p in seen} == {"reading"}
+    assert {p.phase for p in reports} == {"reading"}
 
 
 def test_whatever_changes_the_tokens_changes_the_key(tmp_path: Path) -> None:

@@ -79,17 +79,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> TokenSet:
 
 def starts(made: TokenSet, draw: random.Random) -> list[int]:
     """A token of each part of each file, and the last few of each shard."""
-    found, first = [], 0
+    tokens, first = [], 0
     for shard in made.index.train:
         origin = read(made.path, shard)
         assert origin is not None
         begins = first
         for part in origin.parts:
-            found += [begins, begins + draw.randrange(part.tokens)]
+            tokens += [begins, begins + draw.randrange(part.tokens)]
             begins += part.tokens
         first += shard.tokens
-        found = [*(start for start in found if start < first), first - draw.randrange(1, 100)]
-    return found
+        tokens = [*(start for start in tokens if start < first), first - draw.randrange(1, 100)]
+    return tokens
 
 
 def test_every_stretch_of_tokens_is_found_in_its_documents(made: TokenSet) -> None:
@@ -99,18 +99,18 @@ def test_every_stretch_of_tokens_is_found_in_its_documents(made: TokenSet) -> No
     formats = set()
     for start in starts(made, draw) * 3:
         length = min(draw.choice([1, 17, 200, 3000]), made.train.tokens - start)
-        found = passages.of(start, start + length)
-        assert sum(passage.tokens for passage in found) == length
-        for passage in found:
+        matches = passages.of(start, start + length)
+        assert sum(passage.tokens for passage in matches) == length
+        for passage in matches:
             assert passage.problem is None
             formats.add((Path(passage.file or "").suffix, passage.counts))
             text = document(passage)
-            whole = passage.text.strip("\ufffd")  # a stretch may begin or end inside a character
-            assert whole in text[: len(passage.text) + 1]
-            if passage.text == whole:
-                assert text.startswith(whole)
+            complete = passage.text.strip("\ufffd")  # a stretch may begin or end inside a character
+            assert complete in text[: len(passage.text) + 1]
+            if passage.text == complete:
+                assert text.startswith(complete)
             if passage.ends:
-                assert text.endswith(whole)
+                assert text.endswith(complete)
                 assert passage.counts == "byte" or len(text) <= len(passage.text) + 1
     assert formats == {
         (".txt", "byte"), (".gz", "byte"), (".jsonl", "line"), (".gz", "line"), (".json", "record"), (".csv", "line"),
@@ -160,16 +160,16 @@ def small(tmp_path: Path) -> TokenSet:
     return prepare(Data(path=str(tmp_path / "data"), tokenizer=TrainTokenizer(train=270)), tmp_path / "set")
 
 
-def first(tokens: TokenSet, words: list[str] | None = None) -> Passage:
-    return Passages(tokens, words or []).of(0, 40)[0]
+def first(tokens: TokenSet, locations: list[str] | None = None) -> Passage:
+    return Passages(tokens, locations or []).of(0, 40)[0]
 
 
 def test_a_set_made_without_provenance_shows_the_text_alone(small: TokenSet) -> None:
     shutil.rmtree(small.path / "provenance")
-    found = Passages(TokenSet.open(small.path), []).of(0, 40)
-    assert [p.text for p in found][:2] == ["line 0 of a", "line 1 of a"]
-    assert {(p.file, p.place) for p in found} == {(None, None)}
-    assert found[0].problem == "the token set was made without a record of its sources"
+    passages = Passages(TokenSet.open(small.path), []).of(0, 40)
+    assert [p.text for p in passages][:2] == ["line 0 of a", "line 1 of a"]
+    assert {(p.file, p.place) for p in passages} == {(None, None)}
+    assert passages[0].problem == "the token set was made without a record of its sources"
 
 
 def test_a_missing_or_changed_source_is_reported(small: TokenSet, tmp_path: Path) -> None:
@@ -190,13 +190,13 @@ def test_a_missing_or_changed_source_is_reported(small: TokenSet, tmp_path: Path
 def test_sources_that_have_moved_are_found_by_the_runs_data_path(small: TokenSet, tmp_path: Path) -> None:
     (tmp_path / "data").rename(tmp_path / "moved")
     assert first(small, [str(tmp_path / "nowhere")]).problem == "it is gone"
-    found = first(small, [str(tmp_path / "moved")])
-    assert (found.file, found.place, found.problem) == (str(tmp_path / "moved/a.jsonl"), 1, None)
+    passage = first(small, [str(tmp_path / "moved")])
+    assert (passage.file, passage.place, passage.problem) == (str(tmp_path / "moved/a.jsonl"), 1, None)
 
 
 def test_an_end_token_inside_a_text_does_not_shift_what_follows(tmp_path: Path) -> None:
     texts = [f"before <|endoftext|> after {i}" for i in range(200)]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     tokens = prepare(Data(path=str(tmp_path / "a.jsonl"), tokenizer=TrainTokenizer(train=270)), tmp_path / "set")
-    found = Passages(tokens, []).of(0, tokens.train.tokens)
-    assert [(p.place, p.text) for p in found[:150]] == [(i + 1, text) for i, text in enumerate(texts[:150])]
+    passages = Passages(tokens, []).of(0, tokens.train.tokens)
+    assert [(p.place, p.text) for p in passages[:150]] == [(i + 1, text) for i, text in enumerate(texts[:150])]

@@ -66,20 +66,20 @@ def llama_folder(folder: Path, **config: object) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_and_text_are_those_of_sentencepiece(kind: str) -> None:
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=trained(kind))
+    reference = sentencepiece.SentencePieceProcessor(model_proto=trained(kind))
     tokenizer = ours.read(trained(kind))
-    assert tokenizer.get_vocab_size() == theirs.vocab_size()
-    for id in range(theirs.vocab_size()):
-        assert tokenizer.id_to_token(id) == theirs.id_to_piece(id)
+    assert tokenizer.get_vocab_size() == reference.vocab_size()
+    for id in range(reference.vocab_size()):
+        assert tokenizer.id_to_token(id) == reference.id_to_piece(id)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     letters = random.Random(seed)
     noise = ["".join(letters.choices("abn s\t\n=-é漢🙂<0▁ﬁ", k=30)) for _ in range(500)]
     exact = [*noise, *PIECES] if kind.startswith("llama") else []
     for text in [*texts(1, 500), *HARD, *exact, "\n".join(texts(2, 200))]:
-        ids = theirs.encode(text)
+        ids = reference.encode(text)
         assert tokenizer.encode(text, add_special_tokens=False).ids == ids, text
-        assert tokenizer.decode(ids) == theirs.decode(ids), text
+        assert tokenizer.decode(ids) == reference.decode(ids), text
 
 
 def test_a_folder_with_the_model_alone_is_a_tokenizer_that_ends_documents(tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_transformers_reads_the_saved_tokenizer(tmp_path: Path) -> None:
     loaded = load(str(llama_folder(tmp_path, bos_token="<s>", eos_token="</s>", add_bos_token=True)))
     for kept in (loaded, to_train_with(loaded)):
         save(kept, tmp_path / "saved")
-        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+        reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
         for text in [*texts(3, 20), *HARD]:
-            assert theirs(text)["input_ids"] == kept.tokenizer.encode(text).ids
-        assert theirs.eos_token_id == 2
+            assert reference(text)["input_ids"] == kept.tokenizer.encode(text).ids
+        assert reference.eos_token_id == 2
 
 
 def test_tokenizer_json_wins_where_both_are_there(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_documents_have_an_end_and_no_beginning_and_a_long_one_gets_no_space_in_
         (tmp_path / f"{number}.jsonl").write_text(json.dumps({"text": text}) + "\n")
     data = Data(path=[str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl")], tokenizer=str(folder), validation=0.0)
     tokens = prepare(data, tmp_path / "set")
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=trained("llama"))
-    wanted = [*theirs.encode(long), 2, *theirs.encode(short), 2]
-    found = [id for _, _, part in tokens.train.stretches(0, tokens.train.tokens) for id in part.tolist()]
-    assert found == wanted
+    reference = sentencepiece.SentencePieceProcessor(model_proto=trained("llama"))
+    expected = [*reference.encode(long), 2, *reference.encode(short), 2]
+    ids = [id for _, _, part in tokens.train.stretches(0, tokens.train.tokens) for id in part.tolist()]
+    assert ids == expected
     assert load_folder(tokens.tokenizer).begin is None
 
 
@@ -161,7 +161,7 @@ def test_only_a_tokenizer_that_adds_a_space_continues_differently() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         (b"IQ== 0\nIg== 1\n", "is a list of tiktoken's"),
         (b"", "it is not a SentencePiece model"),
@@ -169,11 +169,11 @@ def test_only_a_tokenizer_that_adds_a_space_continues_differently() -> None:
         (trained("llama")[:5000], "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path: Path, data: bytes, words: str) -> None:
+def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "tokenizer.model").write_bytes(data)
     with pytest.raises(UserError) as caught:
         load(str(tmp_path))
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.remedy
 
@@ -181,11 +181,11 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path: Path, data: by
 def test_no_damage_to_a_file_does_more_than_be_refused_or_read(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    draw, whole = random.Random(seed), trained("llama")
+    draw, model = random.Random(seed), trained("llama")
     for _ in range(100):
-        harmed = bytearray(whole)
+        damaged = bytearray(model)
         for _ in range(draw.randrange(1, 4)):
-            harmed[draw.randrange(len(harmed))] = draw.randrange(256)
-        (tmp_path / "tokenizer.model").write_bytes(harmed[: draw.choice([len(harmed), draw.randrange(len(harmed))])])
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        (tmp_path / "tokenizer.model").write_bytes(damaged[: draw.choice([len(damaged), draw.randrange(len(damaged))])])
         with suppress(UserError):
             load(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Texts from a function of the user's own: asked once, written down once, and then data like any other."""
+"""Texts from a function of the user: called once, written to a file, and prepared like any other data."""
 
 import json
 from pathlib import Path
@@ -23,8 +23,8 @@ def source():
 """
 
 
-def data(*words: str, **settings: object) -> Data:
-    return Data.model_validate({"path": list(words), "tokenizer": TrainTokenizer(train=300), **settings})
+def data(*paths: str, **settings: object) -> Data:
+    return Data.model_validate({"path": list(paths), "tokenizer": TrainTokenizer(train=300), **settings})
 
 
 def tokens(made: TokenSet) -> list[int]:
@@ -32,16 +32,16 @@ def tokens(made: TokenSet) -> list[int]:
 
 
 def _stream(split) -> list[int]:
-    return [int(id) for path in split._paths for id in memoryview(path.read_bytes()).cast("H")]
+    return [int(id) for file in split.files() for id in memoryview(file.path.read_bytes()).cast("H")]
 
 
 def test_its_texts_give_the_tokens_of_the_same_texts_in_a_file(mine, tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    ours = prepared(data(f"{mine(COUNTED)}:source"), tmp_path / "store")
-    theirs = prepared(data(str(file)), tmp_path / "store")
-    assert tokens(ours) == tokens(theirs)
-    assert ours.index.documents == 400
+    from_function = prepared(data(f"{mine(COUNTED)}:source"), tmp_path / "store")
+    from_file = prepared(data(str(file)), tmp_path / "store")
+    assert tokens(from_function) == tokens(from_file)
+    assert from_function.index.documents == 400
 
 
 def test_texts_and_dicts_and_lists_are_all_taken(mine, tmp_path: Path) -> None:
@@ -60,11 +60,11 @@ def test_texts_and_dicts_and_lists_are_all_taken(mine, tmp_path: Path) -> None:
 
 
 def test_progress_is_reported_while_it_yields(mine, tmp_path: Path) -> None:
-    seen: list[PrepareProgress] = []
-    prepared(data(f"{mine(COUNTED)}:source"), tmp_path / "store", progress=seen.append)
-    collected = [state for state in seen if state.phase == "collecting"]
+    reports: list[PrepareProgress] = []
+    prepared(data(f"{mine(COUNTED)}:source"), tmp_path / "store", progress=reports.append)
+    collected = [state for state in reports if state.phase == "collecting"]
     assert collected[-1].done == next((tmp_path / "store" / "texts").iterdir()).stat().st_size
-    assert seen.index(collected[-1]) < next(i for i, state in enumerate(seen) if state.phase == "reading")
+    assert reports.index(collected[-1]) < next(i for i, state in enumerate(reports) if state.phase == "reading")
 
 
 def test_it_can_stand_beside_files(mine, tmp_path: Path, books: Path) -> None:
@@ -73,33 +73,33 @@ def test_it_can_stand_beside_files(mine, tmp_path: Path, books: Path) -> None:
 
 
 def test_prepare_into_a_folder_keeps_the_texts_with_the_tokens(mine, tmp_path: Path) -> None:
-    word = f"{mine(COUNTED)}:source"
-    made = prepare(data(word), tmp_path / "out")
+    location = f"{mine(COUNTED)}:source"
+    made = prepare(data(location), tmp_path / "out")
     assert made.index.documents == 400
     assert len(list((tmp_path / "out" / "texts").glob("*.jsonl"))) == 1
-    assert prepare(data(word), tmp_path / "out").key == made.key
+    assert prepare(data(location), tmp_path / "out").key == made.key
 
 
-def run_words(word: str) -> list[str]:
+def run_overrides(location: str) -> list[str]:
     return [
-        f"data.path=[{word}]", "data.tokenizer.train=300", "model={layers: 1, heads: 1, width: 16, context: 16}",
+        f"data.path=[{location}]", "data.tokenizer.train=300", "model={layers: 1, heads: 1, width: 16, context: 16}",
         "batch={sequences: 4, length: 16}", "until.steps=10", "name=tale",
     ]  # fmt: skip
 
 
 def test_a_run_calls_the_function_once_and_resumes_with_its_texts(mine, tmp_path: Path) -> None:
     name = mine(COUNTED)
-    spec = load(None, run_words(f"{name}:source")).spec
+    spec = load(None, run_overrides(f"{name}:source")).spec
     first = begin(spec, runs=tmp_path / "runs")
     (tmp_path / f"{name}.py").unlink()
-    again = begin(spec, runs=tmp_path / "runs")
-    assert (again.tokens.path, again.tokens.key) == (first.tokens.path, first.tokens.key)
+    resumed = begin(spec, runs=tmp_path / "runs")
+    assert (resumed.tokens.path, resumed.tokens.key) == (first.tokens.path, first.tokens.key)
     assert (tmp_path / "asked").read_text() == "x"
-    assert events_of(again.run) == [], "nothing is gone that was ever there"
+    assert events_of(resumed.run) == [], "nothing is gone that was ever there"
 
 
 def test_a_run_whose_tokens_are_missing_calls_again_and_resumes_only_with_the_same(mine, tmp_path: Path) -> None:
-    spec = load(None, run_words(f"{mine(COUNTED)}:source")).spec
+    spec = load(None, run_overrides(f"{mine(COUNTED)}:source")).spec
     first = begin(spec, runs=tmp_path / "runs")
     for file in first.tokens.path.glob("*.json"):
         file.unlink()
@@ -108,7 +108,7 @@ def test_a_run_whose_tokens_are_missing_calls_again_and_resumes_only_with_the_sa
 
 
 @pytest.mark.parametrize(
-    ("body", "parts"),
+    ("body", "phrases"),
     [
         ("    yield 'a'\n    yield 7", ["its item 2 is of type int, not a text", "Yield texts"]),
         ("    yield b'a'", ["its item 1 is of type bytes, not a text"]),
@@ -126,20 +126,20 @@ def test_a_run_whose_tokens_are_missing_calls_again_and_resumes_only_with_the_sa
     ],
 )
 def test_errors_of_the_function_are_one_line_and_leave_no_partial_files(
-    mine, tmp_path: Path, body: str, parts: list[str]
+    mine, tmp_path: Path, body: str, phrases: list[str]
 ) -> None:
-    word = f"{mine(f'def source():{chr(10)}{body}{chr(10)}')}:source"
+    location = f"{mine(f'def source():{chr(10)}{body}{chr(10)}')}:source"
     with pytest.raises(UserError) as caught:
-        prepared(data(word), tmp_path / "store")
+        prepared(data(location), tmp_path / "store")
     line = str(caught.value)
-    assert line.startswith(f"data.path names {word}, and ")
-    assert [part for part in parts if part not in line] == [], line
+    assert line.startswith(f"data.path names {location}, and ")
+    assert [phrase for phrase in phrases if phrase not in line] == [], line
     assert "\n" not in line
     assert list((tmp_path / "store" / "texts").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "part"),
+    ("text", "message"),
     [
         ("def source(folder): yield 'a'", "TypeError: source\\(\\) missing 1 required positional argument"),
         ("source = 7", "it is of type int, not a function"),
@@ -147,8 +147,8 @@ def test_errors_of_the_function_are_one_line_and_leave_no_partial_files(
         ("1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_a_function_that_cannot_be_called_is_reported(mine, tmp_path: Path, text: str, part: str) -> None:
-    with pytest.raises(UserError, match=part):
+def test_a_function_that_cannot_be_called_is_reported(mine, tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         prepared(data(f"{mine(text)}:source"), tmp_path / "store")
     assert not (tmp_path / "store" / ".hashes.json").exists()
 

@@ -37,12 +37,12 @@ def test_a_saved_tokenizer_loads_here_and_in_transformers(tmp_path: Path) -> Non
     transformers = pytest.importorskip("transformers")
     ours = trained()
     save(ours, tmp_path)
-    again = load(str(tmp_path))
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    loaded = load(str(tmp_path))
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ids = ours.tokenizer.encode(HARD).ids
-    assert again.tokenizer.encode(HARD).ids == ids
-    assert theirs(HARD)["input_ids"] == ids
-    assert (again.end, theirs.eos_token_id) == (ours.end, ours.end_id)
+    assert loaded.tokenizer.encode(HARD).ids == ids
+    assert reference(HARD)["input_ids"] == ids
+    assert (loaded.end, reference.eos_token_id) == (ours.end, ours.end_id)
 
 
 def test_vocab_and_merges_are_gpt2s_tokenizer(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_vocab_and_merges_are_gpt2s_tokenizer(tmp_path: Path) -> None:
     ours = trained()
     ours.tokenizer.model.save(str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["merges.txt", "vocab.json"]
-    theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
-    again = load(str(tmp_path))
-    assert again.tokenizer.encode(HARD).ids == theirs(HARD)["input_ids"] == ours.tokenizer.encode(HARD).ids
+    reference = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    loaded = load(str(tmp_path))
+    assert loaded.tokenizer.encode(HARD).ids == reference(HARD)["input_ids"] == ours.tokenizer.encode(HARD).ids
 
 
 def test_truncation_and_padding_left_in_a_tokenizer_do_not_cut_text(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_truncation_and_padding_left_in_a_tokenizer_do_not_cut_text(tmp_path: Pa
     ],
 )
 def test_the_end_token_is_found(tmp_path: Path, vocab: list[str], configs: dict[str, object], end: str) -> None:
-    Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocab)}, "a")).save(str(tmp_path / "tokenizer.json"))
+    Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocab)}, "a")).save(str(tmp_path / "tokenizer.json"))
     for name, config in configs.items():
         (tmp_path / name).write_text(json.dumps(config))
     assert load(str(tmp_path)).end == end

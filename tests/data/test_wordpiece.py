@@ -32,41 +32,41 @@ def test_a_trained_one_is_berts_and_comes_back_as_saved(tmp_path: Path) -> None:
     assert "[MASK]" in encoding.tokens
     assert encoding.type_ids[-1] == 1
     save(trained, tmp_path)
-    again = load_folder(tmp_path)
-    assert again.tokenizer.to_str() == trained.tokenizer.to_str()
-    assert again.end == "[SEP]"
-    theirs = BertTokenizerFast.from_pretrained(tmp_path)
-    assert (theirs.mask_token_id, theirs.cls_token_id, theirs.pad_token_id) == (4, 2, 0)
+    loaded = load_folder(tmp_path)
+    assert loaded.tokenizer.to_str() == trained.tokenizer.to_str()
+    assert loaded.end == "[SEP]"
+    reference = BertTokenizerFast.from_pretrained(tmp_path)
+    assert (reference.mask_token_id, reference.cls_token_id, reference.pad_token_id) == (4, 2, 0)
     for text in TEXTS:
-        assert theirs(text)["input_ids"] == trained.tokenizer.encode(text).ids
+        assert reference(text)["input_ids"] == trained.tokenizer.encode(text).ids
 
 
 @pytest.mark.parametrize(("config", "lower"), [(None, True), ('{"do_lower_case": false}', False)])
 def test_a_vocab_txt_gives_transformers_ids(tmp_path: Path, config: str | None, lower: bool) -> None:
-    words = [*SPECIALS, "the", "The", "fire", "##s", "stoker", ",", "na", "##ive"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    vocabulary = [*SPECIALS, "the", "The", "fire", "##s", "stoker", ",", "na", "##ive"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     if config:
         (tmp_path / "tokenizer_config.json").write_text(config)
     ours = load_folder(tmp_path)
-    theirs = BertTokenizerFast(vocab={word: id for id, word in enumerate(words)}, do_lower_case=lower)
+    reference = BertTokenizerFast(vocab={token: id for id, token in enumerate(vocabulary)}, do_lower_case=lower)
     for text in ("The fires, naïve stoker", "unknown Words", ""):
-        assert ours.tokenizer.encode(text).ids == theirs(text)["input_ids"]
-    assert ours.tokenizer.encode("The", add_special_tokens=False).ids == [words.index("the" if lower else "The")]
+        assert ours.tokenizer.encode(text).ids == reference(text)["input_ids"]
+    assert ours.tokenizer.encode("The", add_special_tokens=False).ids == [vocabulary.index("the" if lower else "The")]
 
 
-@pytest.mark.parametrize("lacking", ["[PAD]", "[CLS]", "[SEP]", "[MASK]"])
-def test_a_tokenizer_without_mask_tokens_is_refused_by_name(lacking: str) -> None:
-    words = [token for token in (*SPECIALS, "a") if token != lacking]
-    tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token="[UNK]"))
+@pytest.mark.parametrize("missing", ["[PAD]", "[CLS]", "[SEP]", "[MASK]"])
+def test_a_tokenizer_without_mask_tokens_is_refused_by_name(missing: str) -> None:
+    vocabulary = [token for token in (*SPECIALS, "a") if token != missing]
+    tokenizer = Tokenizer(models.WordPiece({token: id for id, token in enumerate(vocabulary)}, unk_token="[UNK]"))
     with pytest.raises(UserError) as error:
         masking_vocabulary(tokenizer, "./folder")
-    assert f"./folder has no {lacking}," in str(error.value)
+    assert f"./folder has no {missing}," in str(error.value)
     assert "vocab.txt" in error.value.remedy
 
 
 def test_special_tokens_and_word_continuations_are_known() -> None:
-    words = masking_vocabulary(train(90, iter(TEXTS), pairs=True).tokenizer, "x")
-    assert words.special.tolist() == [True] * 5 + [False] * (len(words.special) - 5)
-    assert len(words.plain) == len(words.special) - 5
-    assert words.inner.any()
-    assert not (words.inner & words.special).any()
+    vocabulary = masking_vocabulary(train(90, iter(TEXTS), pairs=True).tokenizer, "x")
+    assert vocabulary.special.tolist() == [True] * 5 + [False] * (len(vocabulary.special) - 5)
+    assert len(vocabulary.plain) == len(vocabulary.special) - 5
+    assert vocabulary.inner.any()
+    assert not (vocabulary.inner & vocabulary.special).any()

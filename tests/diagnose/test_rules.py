@@ -1,4 +1,4 @@
-"""The rules are data that is checked when it is read: they speak of what there is, and the deeper cause comes first."""
+"""The rules are validated when they are read, and root causes come first."""
 
 import re
 from dataclasses import replace
@@ -13,20 +13,22 @@ RUN = RunFact(run="books", state="waiting", relaunch="stoker stop books && stoke
 PLAIN = {"id": "one", "of": "pod", "where": {}, "cause": "it is {pod}", "remedy": "Wait"}
 
 
-def test_every_rule_is_sound_and_has_a_name_of_its_own() -> None:
+def test_every_rule_is_valid_and_has_a_unique_id() -> None:
     names = [rule.id for rule in rules()]
     assert len(names) == len(set(names)) > 50
     assert all(rule.cause and rule.remedy for rule in rules())
-    assert not re.search(r"\btest[-_]|lab/|10\.\d+\.\d+\.", FILE.read_text()), "a rule knows a test"
+    assert not re.search(r"\btest[-_]|lab/|10\.\d+\.\d+\.", FILE.read_text()), "a rule must not know about tests"
 
 
-def test_every_remedy_says_what_to_do() -> None:
-    words = re.compile(r"\{relaunch\}|\{advice\}|\{install\}|\{resume\}|kubectl|stoker |[Ww]ait|Ask your cluster admin")
-    assert not [rule.id for rule in rules() if not words.search(rule.remedy)]
+def test_every_remedy_has_a_command_or_an_action() -> None:
+    action = re.compile(
+        r"\{relaunch\}|\{advice\}|\{install\}|\{resume\}|kubectl|stoker |[Ww]ait|Ask your cluster admin"
+    )
+    assert not [rule.id for rule in rules() if not action.search(rule.remedy)]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "problem"),
     [
         ({"where": {"colour": "red"}}, "PodFact has no colour"),
         ({"run": {"colour": "red"}}, "RunFact has no colour"),
@@ -38,8 +40,8 @@ def test_every_remedy_says_what_to_do() -> None:
         ({"rank": 3}, "rank"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused(change: dict[str, object], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_an_invalid_rule_is_refused(change: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
         Rule.model_validate(PLAIN | change)
 
 
@@ -51,35 +53,35 @@ def test_a_rule_that_makes_no_sense_is_refused(change: dict[str, object], said: 
         ({}, "kubectl create {message}"),
     ],
 )
-def test_what_anybody_may_have_written_is_not_to_be_typed(where: dict[str, object], remedy: str) -> None:
+def test_a_remedy_must_not_contain_untrusted_text(where: dict[str, object], remedy: str) -> None:
     with pytest.raises(ValidationError, match="the remedy contains"):
         Rule.model_validate(PLAIN | {"where": where, "remedy": remedy})
 
 
-def test_what_an_event_is_about_may_be_typed_where_it_is_a_pod() -> None:
+def test_a_remedy_may_contain_the_name_of_an_events_pod() -> None:
     about = PLAIN | {"of": "event", "cause": "it is {name}", "remedy": "kubectl delete pod {name}"}
     with pytest.raises(ValidationError, match="the remedy contains name"):
         Rule.model_validate(about)
     assert Rule.model_validate(about | {"where": {"object_kind": "Pod"}})
 
 
-def test_a_message_with_a_command_in_it_does_not_get_into_a_remedy() -> None:
+def test_a_command_in_a_message_is_not_in_the_remedy() -> None:
     run = replace(RUN, missing=1)
-    said = 'error looking up service account team/$(rm -rf ~): serviceaccount "$(rm -rf ~)" not found'
-    event = EventFact(object_kind="Job", name="books", reason="FailedCreate", message=said)
-    found = findings(DiagnosisFacts(run=run, events=(event,)))
-    assert found
-    assert not any("rm -rf" in one.remedy for one in found)
+    message = 'error looking up service account team/$(rm -rf ~): serviceaccount "$(rm -rf ~)" not found'
+    event = EventFact(object_kind="Job", name="books", reason="FailedCreate", message=message)
+    matches = findings(DiagnosisFacts(run=run, events=(event,)))
+    assert matches
+    assert not any("rm -rf" in finding.remedy for finding in matches)
 
 
-def test_a_pod_that_gets_no_network_is_not_one_that_is_refused() -> None:
-    said = "failed to setup network for sandbox: plugin type=cni failed"
-    event = EventFact(object_kind="Pod", name="books-0", reason="FailedCreatePodSandBox", message=said)
-    found = findings(DiagnosisFacts(run=replace(RUN, missing=1), events=(event,)))
-    assert [one.id for one in found] == ["network-not-ready", "pods-missing"]
+def test_a_pod_without_a_network_is_not_a_refused_pod() -> None:
+    message = "failed to setup network for sandbox: plugin type=cni failed"
+    event = EventFact(object_kind="Pod", name="books-0", reason="FailedCreatePodSandBox", message=message)
+    matches = findings(DiagnosisFacts(run=replace(RUN, missing=1), events=(event,)))
+    assert [finding.id for finding in matches] == ["network-not-ready", "pods-missing"]
 
 
-def test_words_come_from_the_thing_the_run_and_the_groups_of_a_match() -> None:
+def test_texts_use_fields_of_the_fact_and_the_run_and_named_groups() -> None:
     rule = Rule.model_validate(
         PLAIN
         | {
@@ -89,13 +91,13 @@ def test_words_come_from_the_thing_the_run_and_the_groups_of_a_match() -> None:
         }
     )
     pods = tuple(PodFact(pod=f"books-{n}", message='there is\n no "soap"') for n in range(3))
-    [found] = findings(DiagnosisFacts(run=RUN, pods=pods), [rule])
-    assert found.cause == "books-0 of books lacks soap (and 2 more)"
-    assert found.remedy == "Run: stoker stop books && stoker launch books x=1"
-    assert found.count == 3
+    [finding] = findings(DiagnosisFacts(run=RUN, pods=pods), [rule])
+    assert finding.cause == "books-0 of books lacks soap (and 2 more)"
+    assert finding.remedy == "Run: stoker stop books && stoker launch books x=1"
+    assert finding.count == 3
 
 
-def test_numbers_values_and_lists_are_told_apart() -> None:
+def test_conditions_on_numbers_values_and_lists() -> None:
     def fits(where: dict[str, object], **pod: object) -> bool:
         rule = Rule.model_validate(PLAIN | {"where": where})
         return bool(findings(DiagnosisFacts(run=RUN, pods=(PodFact(pod="p", **pod),)), [rule]))  # type: ignore[arg-type]
@@ -112,17 +114,17 @@ def test_numbers_values_and_lists_are_told_apart() -> None:
     assert not fits({"message": {"present": True}})
 
 
-def test_what_others_said_is_one_line_and_not_too_long() -> None:
+def test_a_message_of_another_program_is_shortened_to_one_line() -> None:
     rule = Rule.model_validate(PLAIN | {"cause": "it says {message}"})
-    [found] = findings(DiagnosisFacts(run=RUN, pods=(PodFact(pod="p", message="long\n" * 1000),)), [rule])
-    assert "\n" not in found.cause
-    assert len(found.cause) < 400
+    [finding] = findings(DiagnosisFacts(run=RUN, pods=(PodFact(pod="p", message="long\n" * 1000),)), [rule])
+    assert "\n" not in finding.cause
+    assert len(finding.cause) < 400
 
 
-def test_the_deeper_cause_beats_what_follows_from_it() -> None:
+def test_the_root_cause_comes_first() -> None:
     pod = PodFact(pod="books-0", phase="Pending", unscheduled='persistentvolumeclaim "x" not found', waiting_s=99.0)
     event = EventFact(object_kind="Pod", name="books-0", reason="FailedScheduling", message="0/2 nodes are available")
     facts = DiagnosisFacts(run=RUN, pods=(pod,), events=(event,), claims=(ClaimFact(claim="x", state="missing"),))
-    found = [one.id for one in findings(facts)]
-    assert found[0] == "claim-missing"
-    assert "unscheduled" in found
+    ids = [finding.id for finding in findings(facts)]
+    assert ids[0] == "claim-missing"
+    assert "unscheduled" in ids

@@ -1,4 +1,4 @@
-"""Good material to spoil: text in every format, a token set, a trained run, an exported model."""
+"""Valid input that the cases change: text in every format, a token set, a trained run, an exported model."""
 
 import csv
 import gzip
@@ -53,12 +53,12 @@ class Base:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def words(self) -> list[str]:
+    def overrides(self) -> list[str]:
         return [f"data={self.tokens}", *TINY]
 
 
 def make(folder: Path) -> Base:
-    """In forks, so that this process has no threads when it forks again."""
+    """Create the input in forks, so that this process has no threads when it forks again."""
     base = Base(folder=folder)
     if base.export.exists():
         return base
@@ -66,22 +66,22 @@ def make(folder: Path) -> Base:
     _write_data(base.data)
     argv = ["prepare", str(base.data / "book.txt"), "-o", str(base.tokens), "--tokenizer", "300", "--validation", "5%"]
     _forked(folder, lambda: main([*argv, "--workers", "1"]))
-    _forked(folder, lambda: worker(begin(load(None, base.words()).spec, runs=folder / "runs").run))
+    _forked(folder, lambda: worker(begin(load(None, base.overrides()).spec, runs=folder / "runs").run))
     _forked(folder, lambda: main(["export", str(base.run), "-o", str(base.export)]))
     return base
 
 
 def worker(run: RunDir) -> int:
-    """What `python -m stoker.train` does for a run of one worker."""
-    alone: dict[str, object] = {
+    """Train as the only worker, as `python -m stoker.train` does."""
+    variables: dict[str, object] = {
         "RANK": 0,
         "LOCAL_RANK": 0,
         "WORLD_SIZE": 1,
         "LOCAL_WORLD_SIZE": 1,
         ENV_ATTEMPT: run.next_attempt(),
     }
-    alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port("127.0.0.1")}
-    os.environ.update({name: str(value) for name, value in alone.items()})
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port("127.0.0.1")}
+    os.environ.update({name: str(value) for name, value in variables.items()})
     try:
         with run.lock():  # as its supervisor does
             return work(run)

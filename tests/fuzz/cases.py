@@ -50,32 +50,32 @@ def build(kind: str, number: int, seed: int, base: Base, folder: Path) -> Case:
         "XDG_STATE_HOME": f"{home}/state", "KUBECONFIG": f"{home}/kubeconfig", "TERM": "xterm-256color",
         "HF_HUB_OFFLINE": "1", "AWS_EC2_METADATA_DISABLED": "true", "PYTHONFAULTHANDLER": "1",
     }  # fmt: skip
-    made = KINDS[kind](draw, base, folder)
+    fields = KINDS[kind](draw, base, folder)
     return Case(
-        kind=kind, number=number, folder=folder, environment=environment | made.pop("environment", {}),
-        terminal=draw.random() < 0.4, **made,
+        kind=kind, number=number, folder=folder, environment=environment | fields.pop("environment", {}),
+        terminal=draw.random() < 0.4, **fields,
     )  # fmt: skip
 
 
 def run_directory(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
     run = _copied_run(base, folder)
     names = draw.sample(RECORDS, draw.choice([1, 1, 2, 4]))
-    what = "; ".join(_spoil_record(draw, run, name, folder / "outside") for name in names)
+    change = "; ".join(_spoil_record(draw, run, name, folder / "outside") for name in names)
     if draw.random() < 0.12:
-        return {"what": f"resume with {what}", "call": lambda: worker(RunDir(run))}
+        return {"description": f"resume with {change}", "call": lambda: worker(RunDir(run))}
     argv = draw.choice(READERS if draw.random() < 0.75 else USERS)
-    return {"what": f"{' '.join(argv)} with {what}", "argv": argv}
+    return {"description": f"{' '.join(argv)} with {change}", "argv": argv}
 
 
 def checkpoint(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
     run = _copied_run(base, folder)
     newest = run / "checkpoints" / "step-000000004"
-    ways = [checkpoints.spoil] * 5 + [checkpoints.spoil_manifest, checkpoints.spoil_files, checkpoints.spoil_folder]
-    what = draw.choice(ways)(draw, newest, folder / "outside")
+    changes = [checkpoints.spoil] * 5 + [checkpoints.spoil_manifest, checkpoints.spoil_files, checkpoints.spoil_folder]
+    change = draw.choice(changes)(draw, newest, folder / "outside")
     if draw.random() < 0.2:
-        return {"what": f"resume with {what}", "call": lambda: worker(RunDir(run))}
+        return {"description": f"resume with {change}", "call": lambda: worker(RunDir(run))}
     argv = draw.choice(USERS)
-    return {"what": f"{' '.join(argv)} with {what}", "argv": argv}
+    return {"description": f"{' '.join(argv)} with {change}", "argv": argv}
 
 
 def run_file(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
@@ -97,15 +97,15 @@ def run_file(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
     text = yaml.safe_dump(_plain(hostile.changed(draw, document, draw.choice([1, 2, 5])))).encode()
     text = text.replace(hostile.DIGITS.encode(), b"9" * 5000).replace(hostile.DEEP.encode(), b"[" * 3000 + b"]" * 3000)
     kind = draw.random()
-    what = "values"
+    change = "values"
     if kind < 0.15:
-        text, what = hostile.changed_bytes(draw, text), "bytes"
+        text, change = hostile.changed_bytes(draw, text), "bytes"
     elif kind < 0.3:
-        text, what = draw.choice(YAML_BOMBS), "a bomb"
+        text, change = draw.choice(YAML_BOMBS), "a bomb"
     path.write_bytes(text)
     if draw.random() < 0.05:
-        hostile.replaced(draw, path, folder / "outside")
-        what = "another kind of file"
+        hostile.replace_file(draw, path, folder / "outside")
+        change = "another kind of file"
     argv = draw.choice(
         [
             ["train", "run.yaml", "--dry-run"], ["train", "run.yaml", "--dry-run"], ["launch", "run.yaml", "--dry-run"],
@@ -117,19 +117,19 @@ def run_file(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     if argv[0] == "import-config" and draw.random() < 0.7 and path.is_file():
         path.write_bytes(_manifest(draw))
-        what = "a manifest"
-    return {"what": f"{' '.join(argv)} with {what}", "argv": argv}
+        change = "a manifest"
+    return {"description": f"{' '.join(argv)} with {change}", "argv": argv}
 
 
 def data_file(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
     source = draw.choice(sorted(base.data.iterdir()))
     path = folder / "work" / (source.name if draw.random() < 0.85 else f"{hostile.ESCAPE}{source.name}")
     shutil.copy(source, path)
-    what = _spoil_data(draw, path, folder / "outside")
+    change = _spoil_data(draw, path, folder / "outside")
     if draw.random() < 0.1:
         shutil.copytree(base.run, folder / "work" / "runs" / "tale")
         argv = draw.choice([["eval", "tale", "--data", str(path)], ["generate", "tale", "--file", str(path)]])
-        return {"what": f"{argv[0]} with {source.name}: {what}", "argv": argv}
+        return {"description": f"{argv[0]} with {source.name}: {change}", "argv": argv}
     flag = ["--skip-bad"] if draw.random() < 0.3 else []
     argv = draw.choice(
         [
@@ -139,17 +139,17 @@ def data_file(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
             ["train", "--dry-run", f"data.path={path}", "data.tokenizer=300", "model=gpt2-micro"],
         ]
     )
-    return {"what": f"{argv[0]} {source.name}: {what}", "argv": argv}
+    return {"description": f"{argv[0]} {source.name}: {change}", "argv": argv}
 
 
 def model_folder(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
-    """A folder in the form of transformers."""
+    """A folder in the format of transformers."""
     path = folder / "work" / "model"
     shutil.copytree(base.export, path)
     file = draw.choice(sorted(p for p in path.iterdir() if p.is_file()))
     kind = draw.random()
     if kind < 0.2:
-        hostile.replaced(draw, file, folder / "outside")
+        hostile.replace_file(draw, file, folder / "outside")
     elif file.suffix == ".json" and kind < 0.8:
         file.write_bytes(hostile.as_json(hostile.changed(draw, json.loads(file.read_text()), draw.choice([1, 2, 4]))))
     elif file.suffix == ".safetensors" and kind < 0.8:
@@ -165,20 +165,20 @@ def model_folder(draw: random.Random, base: Base, folder: Path) -> dict[str, Any
         [
             ["import", "model", "--name", "new"], ["generate", "model", "It", "--tokens", "4"],
             ["eval", "model", "--data", str(base.data / "book.txt"), "--sequences", "2"],
-            ["train", "--dry-run", *base.words(), "name=child", "init=model"],
+            ["train", "--dry-run", *base.overrides(), "name=child", "init=model"],
         ]
     )  # fmt: skip
-    return {"what": f"{argv[0]} with {file.name}", "argv": argv}
+    return {"description": f"{argv[0]} with {file.name}", "argv": argv}
 
 
 def command_line(draw: random.Random, base: Base, folder: Path) -> dict[str, Any]:
     _copied_run(base, folder)
     if draw.random() < 0.12:
-        return _fresh(draw, folder)
+        return _new_process(draw, folder)
     verb = draw.choice([name for name in VERBS if name not in ("check", "net", "addon", "shell", "cp")])
     if draw.random() < 0.35:
         key = draw.choice(KEYS)
-        argv = ["train", "--dry-run", *base.words(), f"name=n{draw.randrange(9)}", f"{key}={_word(draw)}"]
+        argv = ["train", "--dry-run", *base.overrides(), f"name=n{draw.randrange(9)}", f"{key}={_word(draw)}"]
     else:
         words = [_word(draw) for _ in range(draw.choice([0, 1, 1, 2, 3]))]
         options = [word for _ in range(draw.choice([0, 1, 2])) for word in (draw.choice(OPTIONS), _word(draw))]
@@ -187,7 +187,7 @@ def command_line(draw: random.Random, base: Base, folder: Path) -> dict[str, Any
             argv.append("--dry-run")
         if verb in ("logs", "events") or "--watch" in argv:
             argv = [word for word in argv if word not in ("-f", "--follow", "--watch")]
-    return {"what": " ".join(argv)[:200], "argv": argv}
+    return {"description": " ".join(argv)[:200], "argv": argv}
 
 
 KINDS: dict[str, Callable[[random.Random, Base, Path], dict[str, Any]]] = {
@@ -259,7 +259,7 @@ def _spoil_record(draw: random.Random, run: Path, name: str, outside: Path) -> s
         inner = sorted(p for p in path.rglob("*") if p.is_file())
         path = draw.choice(inner) if inner and draw.random() < 0.8 else path
     if draw.random() < 0.25 or path.is_dir():
-        hostile.replaced(draw, path, outside)
+        hostile.replace_file(draw, path, outside)
     elif not path.exists():
         path.write_bytes(hostile.as_json(hostile.changed(draw, DOCUMENTS.get(name, {}), draw.choice([0, 1, 2]))))
     elif path.suffix == ".jsonl" and draw.random() < 0.8:
@@ -305,7 +305,7 @@ def _spoil_lines(draw: random.Random, path: Path) -> None:
 def _spoil_data(draw: random.Random, path: Path, outside: Path) -> str:
     kind = draw.random()
     if kind < 0.15:
-        hostile.replaced(draw, path, outside)
+        hostile.replace_file(draw, path, outside)
         return "another kind of file"
     name = path.name
     if kind < 0.5:
@@ -327,7 +327,7 @@ def _spoil_data(draw: random.Random, path: Path, outside: Path) -> str:
         pq.write_table(pa.table(draw.choice(_columns())), path)
         return "columns"
     if name.endswith((".gz", ".zst")):
-        length = draw.choice([10_000, 1_000_000, 4_000_000])  # what takes longer is work, shown with its progress
+        length = draw.choice([10_000, 1_000_000, 4_000_000])  # a longer one takes time, and its progress is shown
         pattern = draw.choice([b"x", b"\0", b"\xff", b"[", b'"', b"word ", b"\n", b'{"text": "'])
         bomb = (pattern * (length // len(pattern) + 1))[:length]
         path.write_bytes(zstandard.compress(bomb) if name.endswith(".zst") else gzip.compress(bomb, 1))
@@ -370,7 +370,7 @@ def _manifest(draw: random.Random) -> bytes:
 
 
 def _word(draw: random.Random) -> str:
-    """As an argument may be: text without NUL, or bytes that are no text."""
+    """A possible argument: text without NUL, or bytes that are not text."""
     value = hostile.value(draw)
     word = value if isinstance(value, str) else json.dumps(value)
     word = (
@@ -395,8 +395,8 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def _fresh(draw: random.Random, folder: Path) -> dict[str, Any]:
-    """How a process starts is part of the promise: closed streams, odd encodings, a folder that is gone."""
+def _new_process(draw: random.Random, folder: Path) -> dict[str, Any]:
+    """A new process with closed streams, unusual encodings, or a working directory that was deleted."""
     argv = draw.choice(
         [["ps"], ["status", "tale"], ["events", "tale"], ["logs", "tale"], ["presets"], ["nonsense"], []]
     )
@@ -418,4 +418,4 @@ def _fresh(draw: random.Random, folder: Path) -> dict[str, Any]:
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 
-    return {"what": f"{' '.join(argv)}, {kind}", "fresh": start}
+    return {"description": f"{' '.join(argv)}, {kind}", "fresh": start}

@@ -1,4 +1,4 @@
-"""Checkpoints made by somebody who knows how to: their hashes and seals are right."""
+"""Malicious checkpoints whose hashes and seals are correct."""
 
 import hashlib
 import io
@@ -18,22 +18,22 @@ TABLE = ".metadata"
 
 
 class Payload:
-    """Unpickled, it leaves the marker."""
+    """Creates the marker file when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return open, (MARKER, "w")
 
 
 def spoil(draw: random.Random, checkpoint: Path, outside: Path) -> str:
-    """Change a checkpoint, seal it again, and say what was done."""
-    what = draw.choice(list(WAYS))
-    WAYS[what](draw, checkpoint, outside)
+    """Change a checkpoint, seal it again, and describe the change."""
+    change = draw.choice(list(CHANGES))
+    CHANGES[change](draw, checkpoint, outside)
     seal(checkpoint)
-    return what
+    return change
 
 
 def seal(checkpoint: Path, *, extra: dict[str, Any] | None = None) -> None:
-    """As the trainer does after a save: anybody can. A manifest that is a device stays as it is."""
+    """Write hashes and seal as the trainer does after a save. A manifest that is not a file is left unchanged."""
     path = checkpoint / "manifest.json"
     if not path.is_file():
         return
@@ -65,13 +65,13 @@ def _bytes_entry(draw: random.Random, checkpoint: Path, _outside: Path) -> None:
     buffer = io.BytesIO()
     torch.save(Payload(), buffer)
     [index] = [index for index in table.storage_data if index.fqn == name]
-    place = table.storage_data.pop(index)
-    data = checkpoint / place.relative_path
+    chunk = table.storage_data.pop(index)
+    data = checkpoint / chunk.relative_path
     start = data.stat().st_size
     data.write_bytes(data.read_bytes() + buffer.getvalue())
     table.state_dict_metadata[name] = BytesStorageMetadata()
-    place.offset, place.length = start, len(buffer.getvalue())
-    table.storage_data[MetadataIndex(name)] = place
+    chunk.offset, chunk.length = start, len(buffer.getvalue())
+    table.storage_data[MetadataIndex(name)] = chunk
     _write_table(checkpoint, table)
 
 
@@ -94,19 +94,19 @@ def _tensor_payload(draw: random.Random, checkpoint: Path, _outside: Path) -> No
         torch.save(Payload(), buffer)
     else:
         buffer.write(pickle.dumps(Payload()))
-    place = table.storage_data[index]
-    data = checkpoint / place.relative_path
+    chunk = table.storage_data[index]
+    data = checkpoint / chunk.relative_path
     start = data.stat().st_size
     data.write_bytes(data.read_bytes() + buffer.getvalue())
-    place.offset, place.length = start, len(buffer.getvalue())
+    chunk.offset, chunk.length = start, len(buffer.getvalue())
     _write_table(checkpoint, table)
 
 
 def _other_path(draw: random.Random, checkpoint: Path, outside: Path) -> None:
     table = _table(checkpoint)
-    place = draw.choice(list(table.storage_data.values()))
+    chunk = draw.choice(list(table.storage_data.values()))
     absolute = str(outside / "secret")
-    place.relative_path = draw.choice(
+    chunk.relative_path = draw.choice(
         ["../../../../outside/secret", absolute, "unlisted.distcp", "/dev/zero", "", ".", "..", "a\0b", 7, None]
     )
     if draw.random() < 0.5:
@@ -116,16 +116,16 @@ def _other_path(draw: random.Random, checkpoint: Path, outside: Path) -> None:
 
 def _link(draw: random.Random, checkpoint: Path, outside: Path) -> None:
     data = draw.choice([*checkpoint.glob("*.distcp"), checkpoint / TABLE])
-    away = outside.parent / "work" / "elsewhere"
-    data.rename(away)
-    data.symlink_to(draw.choice([away, outside / "secret", Path("/dev/zero")]))
+    target = outside.parent / "work" / "elsewhere"
+    data.rename(target)
+    data.symlink_to(draw.choice([target, outside / "secret", Path("/dev/zero")]))
 
 
 def _numbers(draw: random.Random, checkpoint: Path, _outside: Path) -> None:
     table = _table(checkpoint)
-    place = draw.choice(list(table.storage_data.values()))
+    chunk = draw.choice(list(table.storage_data.values()))
     bad = draw.choice([-1, 2**62, 10**30, "x", None, 1.5, 0])
-    setattr(place, draw.choice(["offset", "length"]), bad)
+    setattr(chunk, draw.choice(["offset", "length"]), bad)
     _write_table(checkpoint, table)
 
 
@@ -156,7 +156,7 @@ def _data_bytes(draw: random.Random, checkpoint: Path, _outside: Path) -> None:
 
 
 def _opcodes(draw: random.Random, checkpoint: Path, _outside: Path) -> None:
-    """Pickles that are long in time or memory, or call what a table may name."""
+    """Pickles that take long or much memory, or call functions that a table may name."""
     bombs = [
         b"\x80\x04" + b"]" * 200_000 + b"a" * 199_999 + b".",
         b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b".",
@@ -180,13 +180,13 @@ def _manifest(draw: random.Random, checkpoint: Path, outside: Path) -> None:
     elif kind < 0.7:
         path.write_bytes(hostile.changed_bytes(draw, path.read_bytes()))
     elif kind < 0.85:
-        hostile.replaced(draw, path, outside)
+        hostile.replace_file(draw, path, outside)
     else:
         path.unlink()
 
 
 def spoil_manifest(draw: random.Random, checkpoint: Path, outside: Path) -> str:
-    """Not sealed again, or only where that is still possible."""
+    """Change the manifest. Half of the time seal it again, where that is still possible."""
     _manifest(draw, checkpoint, outside)
     if draw.random() < 0.5:
         try:
@@ -197,28 +197,28 @@ def spoil_manifest(draw: random.Random, checkpoint: Path, outside: Path) -> str:
 
 
 def spoil_files(draw: random.Random, checkpoint: Path, outside: Path) -> str:
-    hostile.replaced(draw, draw.choice(sorted(checkpoint.iterdir())), outside)
+    hostile.replace_file(draw, draw.choice(sorted(checkpoint.iterdir())), outside)
     return "a file replaced"
 
 
 def spoil_folder(draw: random.Random, checkpoint: Path, outside: Path) -> str:
-    """Names of checkpoints that are none, and folders that are links."""
+    """Invalid names of checkpoints, and links instead of folders."""
     kind = draw.choice(["link", "name", "file", "replaced"])
     if kind == "link":
-        away = outside.parent / "work" / "elsewhere"
-        checkpoint.rename(away)
-        checkpoint.symlink_to(away)
+        target = outside.parent / "work" / "elsewhere"
+        checkpoint.rename(target)
+        checkpoint.symlink_to(target)
     elif kind == "name":
         names = ["step-x", "step-", "step--1", "step-" + "9" * 100, "step-0", "step-1e3", "step-\x1b[31m", "step-٣"]
         checkpoint.rename(checkpoint.with_name(draw.choice(names)))
     elif kind == "file":
         (checkpoint.parent / "step-000000099").write_text("x")
     else:
-        hostile.replaced(draw, draw.choice([checkpoint, checkpoint.parent]), outside)
+        hostile.replace_file(draw, draw.choice([checkpoint, checkpoint.parent]), outside)
     return f"folder: {kind}"
 
 
-WAYS = {
+CHANGES = {
     "a pickle in a bytes entry": _bytes_entry,
     "a pickle as the table": _pickle_payload,
     "a pickle as a tensor": _tensor_payload,

@@ -1,4 +1,4 @@
-"""Hostile values, documents, bytes and files. Everything is drawn from a given random.Random: a seed gives it again."""
+"""Hostile values, documents, bytes and files. Everything is drawn from a given random.Random, so a seed repeats it."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from typing import Any
 
 ESCAPE = "\x1b]0;hijacked\x07"
 """Sets the title of a terminal: it must never reach one."""
-DIGITS, DEEP, DEEP_YAML = "@DIGITS@", "@DEEP@", "@FLOW@"
-"""Written into a document as a string and replaced in its text: Python itself refuses to write such values."""
+DIGITS, DEEP = "@DIGITS@", "@DEEP@"
+"""Placeholders for numbers and nesting that Python refuses to write. They are replaced in the text of the document."""
 
 SCALARS: list[Any] = [
     None, True, False, -1, 0, 1, 7, 2**31, 2**63, 2**64, 10**30, -(10**30), 0.5, -0.5, 1e308, float("nan"),
@@ -72,7 +72,7 @@ def as_json(document: Any, **options: Any) -> bytes:
 
 
 def changed_bytes(draw: random.Random, data: bytes) -> bytes:
-    """As a bad disk, a torn write or somebody with a hex editor leaves them."""
+    """Bytes as after a bad disk, an interrupted write or an edit."""
     position = draw.randrange(len(data) + 1)
     choices: list[Callable[[], bytes]] = [
         lambda: b"",
@@ -96,8 +96,8 @@ def changed_bytes(draw: random.Random, data: bytes) -> bytes:
     return draw.choice(choices)()
 
 
-def replaced(draw: random.Random, path: Path, outside: Path) -> None:
-    """Something else in the place of a file or folder."""
+def replace_file(draw: random.Random, path: Path, outside: Path) -> None:
+    """Replace a file or folder with something else."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -124,8 +124,8 @@ def replaced(draw: random.Random, path: Path, outside: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    """By a short name: an address holds a hundred bytes."""
-    here = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    """Bind it by a short name: an address holds a hundred bytes."""
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(f"/proc/self/fd/{here}/{path.name}")
-    os.close(here)
+        server.bind(f"/proc/self/fd/{parent}/{path.name}")
+    os.close(parent)

@@ -1,4 +1,4 @@
-"""Runs a hostile case in a process of its own, watches it, and says what became of it."""
+"""Runs a hostile case in its own process, watches it, and judges the outcome."""
 
 import ctypes
 import hashlib
@@ -32,13 +32,13 @@ class Case:
     kind: str
     number: int
     folder: Path
-    what: str
-    """For the reader of a report."""
+    description: str
+    """For the report."""
     argv: list[str] = field(default_factory=list)
     call: Callable[[], int] | None = None
-    """Runs in the fork; else argv is given to `stoker`."""
+    """Called in the fork. None: the fork calls `stoker` with argv."""
     fresh: Callable[[], subprocess.Popen[bytes]] | None = None
-    """Starts a process from scratch, where that is part of the promise."""
+    """Starts a new process instead of a fork, for cases about how a process starts."""
     environment: Mapping[str, str] = field(default_factory=dict)
     terminal: bool = False
 
@@ -56,7 +56,7 @@ class Outcome:
 
 
 def adopt_orphans() -> None:
-    """What a case leaves running becomes our child, and is seen."""
+    """Become the parent of processes that a case leaves running, so that they are found."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -77,13 +77,13 @@ def run(case: Case) -> Outcome:
         process.returncode = ended.code
         if process.stdout:
             output += process.stdout.read()
-    left = _left_over()
+    remaining = _kill_remaining()
     text = output.decode(errors="replace")
     verdict = ended.problem or ("hang" if cpu > SECONDS else _verdict(case, ended.code, text))
     if (case.folder / "work" / MARKER).exists() or (case.folder / "outside" / MARKER).exists():
         verdict = "executed"
-    elif verdict == "clean" and left:
-        verdict = f"left running: {', '.join(left)}"
+    elif verdict == "clean" and remaining:
+        verdict = f"left running: {', '.join(remaining)}"
     elif verdict == "clean" and snapshot(case.folder / "outside") != before:
         verdict = "changed files outside"
     return Outcome(
@@ -124,24 +124,24 @@ def _fork(case: Case, reader: int, writer: int) -> int:
 
 
 def _call(case: Case) -> int:
-    from stoker.cli.main import main  # noqa: PLC0415 (the fork sees what the parent has loaded)
+    from stoker.cli.main import main  # noqa: PLC0415 (the parent has loaded it already)
 
     return case.call() if case.call else main(case.argv)
 
 
 def _watch(pid: int, reader: int, *, base: int, began: float) -> tuple[bytes, int, _End]:
-    """Reads what it prints until it ends, or ends it: for time that it had, not for time that others took."""
+    """Read the output until the process ends. Kill it when it takes too long, not counting time waiting for a core."""
     output, peak = bytearray(), 0
     queued: dict[int, float] = {}
     while True:
         if select.select([reader], [], [], 0.005)[0]:
-            try:
-                output += os.read(reader, 65536)
-            except OSError:  # the terminal's other side is closed
+            data = _read(reader)
+            output += data
+            if not data:  # closed, and always readable from now on
                 time.sleep(0.005)
         others = descendants(pid)
         peak = max(peak, _memory(pid) - base, *map(_memory, others))
-        queued |= {one: max(queued.get(one, 0.0), _queued(one)) for one in (pid, *others)}
+        queued |= {each: max(queued.get(each, 0.0), _queued(each)) for each in (pid, *others)}
         done, status = os.waitpid(pid, os.WNOHANG)
         problem = ""
         if not done and peak > MEMORY:
@@ -159,15 +159,17 @@ def _watch(pid: int, reader: int, *, base: int, began: float) -> tuple[bytes, in
 
 def _rest(reader: int) -> bytes:
     rest = bytearray()
-    while select.select([reader], [], [], 0)[0]:
-        try:
-            data = os.read(reader, 65536)
-        except OSError:
-            break
-        if not data:
-            break
+    while select.select([reader], [], [], 0)[0] and (data := _read(reader)):
         rest += data
     return bytes(rest)
+
+
+def _read(reader: int) -> bytes:
+    """Empty when the other side is closed."""
+    try:
+        return os.read(reader, 65536)
+    except OSError:  # of a terminal
+        return b""
 
 
 def _queued(pid: int) -> float:
@@ -195,18 +197,18 @@ def _verdict(case: Case, code: int, text: str) -> str:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Names and contents."""
-    found = {}
+    """A description of each file: mode, size, time and content."""
+    files = {}
     for path in sorted(folder.rglob("*")):
-        facts = path.lstat()
+        status = path.lstat()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        found[str(path.relative_to(folder))] = f"{facts.st_mode} {facts.st_size} {facts.st_mtime_ns} {content}"
-    return found
+        files[str(path.relative_to(folder))] = f"{status.st_mode} {status.st_size} {status.st_mtime_ns} {content}"
+    return files
 
 
 def _memory(pid: int) -> int:
-    """Bytes that a process has taken. Pages of files are not counted: how much of torch's libraries is mapped depends
-    on the page cache."""
+    """The memory of a process in bytes, without mapped files: how much of torch's libraries is resident depends on
+    the page cache."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -219,8 +221,8 @@ def _cpu_of_children() -> float:
     return times.children_user + times.children_system
 
 
-def _left_over() -> list[str]:
-    """Processes that outlive the command by more than a moment. They are ended."""
+def _kill_remaining() -> list[str]:
+    """Kill processes that outlive the command by two seconds, and return the first."""
     deadline = time.monotonic() + 2
     while children := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         for child in children:

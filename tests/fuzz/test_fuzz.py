@@ -1,4 +1,4 @@
-"""Hostile and broken input is answered by a line: no traceback, no hang, nothing executed, nothing outside touched."""
+"""Hostile and broken input gives a one-line error: no traceback, hang or execution, no change outside its folder."""
 
 import random
 import subprocess
@@ -18,18 +18,18 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hostile_input_is_answered_by_a_line(kind: str, base: Path) -> None:
+def test_hostile_input_gives_a_one_line_error(kind: str, base: Path) -> None:
     fuzz(kind, base, count=SHORT, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
-def test_hostile_input_of_any_seed_is_answered_by_a_line(kind: str, base: Path) -> None:
+def test_hostile_input_of_any_seed_gives_a_one_line_error(kind: str, base: Path) -> None:
     fuzz(kind, base, count=LONG, seed=random.randrange(1_000_000))
 
 
 def fuzz(kind: str, base: Path, *, count: int, seed: int) -> None:
-    """In a process of its own, which forks one for each case."""
+    """Run the cases in a new process, which forks for each case."""
     argv = [sys.executable, "-m", "tests.fuzz", kind, "--count", str(count), "--seed", str(seed), "--base", str(base)]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(argv)}\n{done.stdout[-20_000:]}\n{done.stderr[-5_000:]}"

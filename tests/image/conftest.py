@@ -48,17 +48,17 @@ def repository(registry: Served) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No credentials and no cache of the user's."""
+def no_credentials_and_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's credentials and cache are not used."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "no-docker"))
     monkeypatch.setenv("STOKER_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def wire(registry: Served) -> Iterator[Wire]:
-    made = Wire(registry.port)
-    yield made
-    made.close()
+    wire = Wire(registry.port)
+    yield wire
+    wire.close()
 
 
 @pytest.fixture
@@ -66,15 +66,15 @@ def lying(registry: Served, answering: Callable[..., str]) -> Callable[[str, str
     """(image, another) -> the image at a host that serves the other's last layer instead of its own."""
 
     def start(name: str, other: str) -> str:
-        true, false = (manifest_of(registry, one)["layers"][-1]["digest"] for one in (name, other))
+        true, false = (manifest_of(registry, image)["layers"][-1]["digest"] for image in (name, other))
 
         def answer(method: str, path: str, headers: Mapping[str, str]) -> Answer:
             if path.endswith(true):
-                there = f"http://{registry.name}/v2/{repository_of(other)}/blobs/{false}"
-                # more than one reads who stops at the end of the tar
-                return 200, {}, requests.get(there, timeout=60).content + gzip.compress(bytes(3 << 20))
-            got = requests.request(method, f"http://{registry.name}{path}", headers=dict(headers), timeout=60)
-            return got.status_code, {"Content-Type": got.headers["Content-Type"]}, got.content
+                url = f"http://{registry.name}/v2/{repository_of(other)}/blobs/{false}"
+                # longer than what a reader reads that stops at the end of the tar
+                return 200, {}, requests.get(url, timeout=60).content + gzip.compress(bytes(3 << 20))
+            response = requests.request(method, f"http://{registry.name}{path}", headers=dict(headers), timeout=60)
+            return response.status_code, {"Content-Type": response.headers["Content-Type"]}, response.content
 
         return name.replace(registry.name, answering(answer))
 
@@ -95,7 +95,7 @@ def pushing() -> Make:
 
 @pytest.fixture
 def image(registry: Served) -> Make:
-    """Push a base image of these layers."""
+    """image(*layers) pushes a base image of them, and returns its name."""
 
     def make(*layers: Files, **more: Any) -> str:
         name = f"bases/{uuid.uuid4().hex[:8]}"
@@ -106,7 +106,7 @@ def image(registry: Served) -> Make:
 
 @pytest.fixture
 def base(image: Make) -> str:
-    """A base with all that is needed."""
+    """A base with everything that Stoker needs."""
     return image(OS_LAYER, PYTHON_LAYER, packages())
 
 

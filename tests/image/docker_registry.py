@@ -1,4 +1,4 @@
-"""Debian's docker-registry, as a server of its own."""
+"""Runs Debian's docker-registry."""
 
 import json
 import os
@@ -29,16 +29,16 @@ class Served:
 
     def requests(self) -> list[tuple[str, str, int]]:
         """Method, path and status of every request so far, from its access log."""
-        found = []
+        requests = []
         for line in self.log.read_text().splitlines():
             if '] "' in line and " HTTP/1." in line:
                 request, _, rest = line.partition('] "')[2].partition('" ')
                 method, path, _ = request.split(" ")
-                found.append((method, path, int(rest.split()[0])))
-        return found
+                requests.append((method, path, int(rest.split()[0])))
+        return requests
 
     def writes(self) -> list[tuple[str, str, int]]:
-        return [one for one in self.requests() if one[0] in ("PUT", "PATCH", "POST")]
+        return [request for request in self.requests() if request[0] in ("PUT", "PATCH", "POST")]
 
 
 @contextmanager
@@ -57,8 +57,8 @@ def serve(folder: Path, auth: Mapping[str, Any] | None = None) -> Iterator[Serve
 
 def registry_program() -> str:
     """Installs it if it is missing and that is allowed."""
-    if found := shutil.which("docker-registry"):
-        return found
+    if program := shutil.which("docker-registry"):
+        return program
     if os.geteuid() == 0 and shutil.which("apt-get"):
         argv = [
             "apt-get",
@@ -70,10 +70,10 @@ def registry_program() -> str:
             "docker-registry",
         ]
         subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    found = shutil.which("docker-registry")
-    if found is None:
+    program = shutil.which("docker-registry")
+    if program is None:
         why = "docker-registry is not installed: run apt-get install docker-registry"
         if os.environ.get("CI") == "true":
             pytest.fail(why)
         pytest.skip(why)
-    return found
+    return program

@@ -53,9 +53,9 @@ SITE = "usr/local/lib/python3.11/dist-packages"
 
 def packages(*, without: tuple[str, ...] = (), torch: str | None = "2.11.0+cpu", spec: AnySpec | None = None) -> Files:
     """The packages that Stoker needs, in versions that fit."""
-    found = {need.name: "99.0" for need in needs(spec or ScriptSpec(script="x.py")) if need.name not in without}
-    found |= {"torch": torch} if torch else {}
-    return {f"{SITE}/{name.replace('-', '_')}-{version}.dist-info/METADATA": "" for name, version in found.items()}
+    versions = {need.name: "99.0" for need in needs(spec or ScriptSpec(script="x.py")) if need.name not in without}
+    versions |= {"torch": torch} if torch else {}
+    return {f"{SITE}/{name.replace('-', '_')}-{version}.dist-info/METADATA": "" for name, version in versions.items()}
 
 
 def push_image(
@@ -66,25 +66,25 @@ def push_image(
     machine: str = "amd64",
     config: Mapping[str, Any] | None = None,
 ) -> str:
-    """With plain requests; gives its name."""
+    """Pushes it with plain requests, and returns its name."""
     base = f"http://{registry.name}/v2/{repository}"
-    described = {
+    config_document = {
         "architecture": machine,
         "os": "linux",
         "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], **(config or {})},
         "rootfs": {"type": "layers", "diff_ids": [_digest(gzip.decompress(layer)) for layer in layers]},
     }
-    blobs = [*layers, json.dumps(described).encode()]
+    blobs = [*layers, json.dumps(config_document).encode()]
     for blob in blobs:
-        begun = requests.post(f"{base}/blobs/uploads/", timeout=60)
-        place = begun.headers["Location"]
-        joined = f"{place}{'&' if '?' in place else '?'}digest={_digest(blob)}"
-        requests.put(joined, data=blob, timeout=30).raise_for_status()
+        started = requests.post(f"{base}/blobs/uploads/", timeout=60)
+        location = started.headers["Location"]
+        url = f"{location}{'&' if '?' in location else '?'}digest={_digest(blob)}"
+        requests.put(url, data=blob, timeout=30).raise_for_status()
     manifest = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
         "config": {"mediaType": OCI_CONFIG, "digest": _digest(blobs[-1]), "size": len(blobs[-1])},
-        "layers": [{"mediaType": OCI_LAYER, "digest": _digest(one), "size": len(one)} for one in layers],
+        "layers": [{"mediaType": OCI_LAYER, "digest": _digest(layer), "size": len(layer)} for layer in layers],
     }
     answer = requests.put(
         f"{base}/manifests/1", data=json.dumps(manifest), headers={"Content-Type": OCI_MANIFEST}, timeout=60
@@ -95,8 +95,8 @@ def push_image(
 
 def manifest_of(registry: Served, name: str) -> dict[str, Any]:
     url = f"http://{registry.name}/v2/{repository_of(name)}/manifests/1"
-    found: dict[str, Any] = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=60).json()
-    return found
+    manifest: dict[str, Any] = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=60).json()
+    return manifest
 
 
 def repository_of(name: str) -> str:

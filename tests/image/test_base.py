@@ -24,18 +24,18 @@ SPEC = ScriptSpec(script="x.py")
 def look(name: str) -> Base:
     reference = parse(name)
     registry = Registry(reference)
-    found = probe(registry, pull(registry, reference, "linux/amd64"), needs(SPEC), progress=lambda *_: None)
+    contents = probe(registry, pull(registry, reference, "linux/amd64"), needs(SPEC), progress=lambda *_: None)
     registry.close()
-    return found
+    return contents
 
 
 def test_python_libc_and_packages_are_found_in_the_layers(base: str) -> None:
-    found = look(base)
-    assert (found.python, found.libc, found.torch) == ("3.11", "glibc 2.36", "2.11.0+cpu")
-    assert found.packages["pyyaml"] == "99.0"
+    contents = look(base)
+    assert (contents.python, contents.libc, contents.torch) == ("3.11", "glibc 2.36", "2.11.0+cpu")
+    assert contents.packages["pyyaml"] == "99.0"
 
 
-def test_a_newer_layer_hides_what_lies_below(image, parts) -> None:
+def test_a_newer_layer_hides_files_of_the_layers_below(image, parts) -> None:
     change = {
         f"{parts.site}/.wh.torch-2.11.0+cpu.dist-info": "",
         f"{parts.site}/torch-2.12.0.dist-info/METADATA": "",
@@ -55,8 +55,8 @@ def test_the_python_that_the_path_finds_counts(image, parts) -> None:
         "opt/conda/lib/python3.12/site-packages/torch-2.11.1.dist-info/METADATA": "",
     }
     config = {"Env": ["PATH=/opt/conda/bin:/usr/bin"]}
-    found = look(image(parts.os, parts.python, parts.packages(), conda, config=config))
-    assert (found.python, found.torch, "rich" in found.packages) == ("3.12", "2.11.1", False)
+    contents = look(image(parts.os, parts.python, parts.packages(), conda, config=config))
+    assert (contents.python, contents.torch, "rich" in contents.packages) == ("3.12", "2.11.1", False)
 
 
 def test_a_virtual_environment_has_only_its_own_packages(image, parts) -> None:
@@ -65,8 +65,8 @@ def test_a_virtual_environment_has_only_its_own_packages(image, parts) -> None:
         "venv/bin/python3": ("link", "/usr/bin/python3"),
         "venv/lib/python3.11/site-packages/torch-2.13.0.dist-info/METADATA": "",
     }
-    found = look(image(parts.os, parts.python, parts.packages(), venv, config={"Env": ["PATH=/venv/bin:/usr/bin"]}))
-    assert (found.python, found.packages) == ("3.11", {"torch": "2.13.0"})
+    contents = look(image(parts.os, parts.python, parts.packages(), venv, config={"Env": ["PATH=/venv/bin:/usr/bin"]}))
+    assert (contents.python, contents.packages) == ("3.11", {"torch": "2.13.0"})
 
 
 def test_a_python_that_is_a_plain_file_is_known_by_its_library(image, parts) -> None:
@@ -80,15 +80,19 @@ def test_musl_and_glibc_are_distinguished(image, parts) -> None:
 
 
 def test_an_image_that_describes_itself_is_read_no_further_than_that(image, parts, registry) -> None:
-    about = {"python": "3.12", "libc": "glibc 2.41", "packages": {"torch": "2.11.0", "PyYAML": "6.0"}}
-    name = image(parts.os, parts.python, {"big": b"x" * 10_000}, {"opt/stoker/base.json": json.dumps(about)})
-    found = look(name)
-    assert (found.python, found.libc, found.packages) == ("3.12", "glibc 2.41", {"torch": "2.11.0", "pyyaml": "6.0"})
-    one_layer = {"opt/stoker/base.json": json.dumps(about), "usr/bin/python3": b"", "big": os.urandom(30 << 20)}
+    description = {"python": "3.12", "libc": "glibc 2.41", "packages": {"torch": "2.11.0", "PyYAML": "6.0"}}
+    name = image(parts.os, parts.python, {"big": b"x" * 10_000}, {"opt/stoker/base.json": json.dumps(description)})
+    contents = look(name)
+    assert (contents.python, contents.libc, contents.packages) == (
+        "3.12",
+        "glibc 2.41",
+        {"torch": "2.11.0", "pyyaml": "6.0"},
+    )
+    one_layer = {"opt/stoker/base.json": json.dumps(description), "usr/bin/python3": b"", "big": os.urandom(30 << 20)}
     reference = parse(image(one_layer))
     read = []
     client = Registry(reference)
-    probe(client, pull(client, reference, "linux/amd64"), [], progress=lambda _what, done, _total: read.append(done))
+    probe(client, pull(client, reference, "linux/amd64"), [], progress=lambda _step, done, _total: read.append(done))
     assert read[-1] < 4 << 20
     repository = parse(name).repository
     read = [path for method, path, _ in registry.requests() if method == "GET" and f"{repository}/blobs" in path]
@@ -112,8 +116,8 @@ def test_a_layer_with_another_digest_is_not_cached(image, parts, lying) -> None:
 
 
 def test_the_description_of_a_large_layer_is_not_cached_unread(image, registry) -> None:
-    about = {"python": "3.12", "libc": "glibc 2.41", "packages": {"torch": "2.11.0"}}
-    name = image({"opt/stoker/base.json": json.dumps(about), "usr/bin/python3": b"", "big": os.urandom(2 << 20)})
+    description = {"python": "3.12", "libc": "glibc 2.41", "packages": {"torch": "2.11.0"}}
+    name = image({"opt/stoker/base.json": json.dumps(description), "usr/bin/python3": b"", "big": os.urandom(2 << 20)})
 
     def blobs_read() -> int:
         blobs = f"/v2/{repository_of(name)}/blobs/"
@@ -131,13 +135,18 @@ def test_an_empty_description_is_refused(image, parts, text: str) -> None:
         look(image(parts.os, parts.python, {"opt/stoker/base.json": text}))
 
 
+def test_a_link_in_the_place_of_a_file_that_describes_the_image_is_ignored(image, parts) -> None:
+    links = {"opt/stoker/base.json": ("link", "x"), "lib/apk/db/installed": ("link", "y")}
+    assert look(image(parts.os, parts.python, parts.packages(), links)).libc == "glibc 2.36"
+
+
 def test_a_missing_libc_is_found_in_the_layers(image, parts) -> None:
-    about = {"python": "3.12", "libc": " ", "packages": {"torch": "2.11.0", "odd": None, "older": "1-of-2"}}
+    description = {"python": "3.12", "libc": " ", "packages": {"torch": "2.11.0", "odd": None, "older": "1-of-2"}}
     alpine = {"lib/apk/db/installed": "P:musl\nV:1.2.5-r9\n"}
-    found = look(image(alpine, parts.python, {"opt/stoker/base.json": json.dumps(about)}))
-    assert (found.libc, found.packages) == ("musl 1.2", {"torch": "2.11.0"})
+    contents = look(image(alpine, parts.python, {"opt/stoker/base.json": json.dumps(description)}))
+    assert (contents.libc, contents.packages) == ("musl 1.2", {"torch": "2.11.0"})
     with pytest.raises(UserError, match="neither glibc nor musl"):
-        look(image(parts.python, {"opt/stoker/base.json": json.dumps(about)}))
+        look(image(parts.python, {"opt/stoker/base.json": json.dumps(description)}))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +159,7 @@ def test_a_missing_libc_is_found_in_the_layers(image, parts) -> None:
 )
 def test_an_unsuitable_base_is_refused_by_name(image, parts, layers: list, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        look(image(*(getattr(parts, one) if isinstance(one, str) else one for one in layers)))
+        look(image(*(getattr(parts, layer) if isinstance(layer, str) else layer for layer in layers)))
 
 
 def test_a_base_without_torch_is_refused_with_a_remedy() -> None:
@@ -166,22 +175,22 @@ def test_an_image_that_does_not_exist_or_is_for_another_platform_is_refused(imag
 
 
 def test_the_requested_platform_of_a_multi_platform_image_is_used(image, parts, registry) -> None:
-    made = {machine: parse(image(parts.os, machine=machine)) for machine in ("amd64", "arm64")}
+    references = {machine: parse(image(parts.os, machine=machine)) for machine in ("amd64", "arm64")}
     url = f"http://{registry.name}/v2"
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
-    described = []
-    for machine, one in made.items():
-        content = requests.get(f"{url}/{one.repository}/manifests/1", headers=accept, timeout=60).content
+    manifests = []
+    for machine, reference in references.items():
+        content = requests.get(f"{url}/{reference.repository}/manifests/1", headers=accept, timeout=60).content
         document = json.loads(content)
         for blob in (document["config"], *document["layers"]):
-            words = {"mount": blob["digest"], "from": one.repository}
-            requests.post(f"{url}/many/blobs/uploads/", params=words, timeout=60).raise_for_status()
+            mount = {"mount": blob["digest"], "from": reference.repository}
+            requests.post(f"{url}/many/blobs/uploads/", params=mount, timeout=60).raise_for_status()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         kind = {"Content-Type": accept["Accept"]}
         requests.put(f"{url}/many/manifests/{digest}", data=content, headers=kind, timeout=60).raise_for_status()
-        about = {"mediaType": accept["Accept"], "digest": digest, "size": len(content)}
-        described.append(about | {"platform": {"os": "linux", "architecture": machine}})
-    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": described}
+        description = {"mediaType": accept["Accept"], "digest": digest, "size": len(content)}
+        manifests.append(description | {"platform": {"os": "linux", "architecture": machine}})
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}
     kind = {"Content-Type": OCI_INDEX}
     requests.put(f"{url}/many/manifests/1", data=json.dumps(index), headers=kind, timeout=60).raise_for_status()
     many = parse(f"{registry.name}/many:1")
@@ -191,9 +200,42 @@ def test_the_requested_platform_of_a_multi_platform_image_is_used(image, parts, 
         pull(Registry(many), many, "linux/s390x")
 
 
-@pytest.mark.parametrize("word", ["amd64", "x86_64", "linux/amd64", "linux/x86_64"])
-def test_a_platform_has_one_name(word: str) -> None:
-    assert normal_platform(word) == "linux/amd64"
+LAYER = {"mediaType": "x", "size": 1, "digest": f"sha256:{'0' * 64}"}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"config": LAYER, "layers": [LAYER | {"digest": "sha256:../../../x"}]}),
+        json.dumps({"config": LAYER, "layers": [LAYER | {"size": "many"}]}),
+        json.dumps({"config": LAYER | {"digest": 7}, "layers": []}),
+    ],
+)
+def test_a_damaged_manifest_is_refused(answering, manifest: str) -> None:
+    headers = {"Content-Type": "application/vnd.oci.image.manifest.v1+json"}
+    reference = parse(f"{answering(lambda *_: (200, headers, manifest.encode()))}/a:1")
+    with pytest.raises(UserError, match=r"a:1 has a damaged manifest or config: .*Push it again"):
+        pull(Registry(reference), reference, "linux/amd64")
+
+
+@pytest.mark.parametrize("config", [{}, [], {"rootfs": {"diff_ids": ["sha256:1"]}}])
+def test_a_damaged_config_is_refused(answering, config: object) -> None:
+    content = json.dumps(config).encode()
+    manifest = {"config": LAYER | {"digest": f"sha256:{hashlib.sha256(content).hexdigest()}"}, "layers": []}
+    headers = {"Content-Type": "application/vnd.oci.image.manifest.v1+json"}
+    bodies = {"manifests": json.dumps(manifest).encode(), "blobs": content}
+    host = answering(lambda _, path, __: (200, headers, bodies[path.split("/")[3]]))
+    reference = parse(f"{host}/a:1")
+    with pytest.raises(UserError, match="has a damaged manifest or config"):
+        pull(Registry(reference), reference, "linux/amd64")
+
+
+@pytest.mark.parametrize("name", ["amd64", "x86_64", "linux/amd64", "linux/x86_64"])
+def test_a_platform_has_one_name(name: str) -> None:
+    assert normal_platform(name) == "linux/amd64"
 
 
 def test_a_layer_that_is_not_a_tar_file_is_refused(registry, pushing) -> None:

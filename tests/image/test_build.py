@@ -29,12 +29,12 @@ def fetched(name: str) -> tuple[dict[str, Any], dict[str, Any], list[bytes]]:
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
     manifest = requests.get(f"{url}/manifests/{reference.version}", headers=accept, timeout=60).json()
     blobs = [
-        requests.get(f"{url}/blobs/{one['digest']}", timeout=60).content
-        for one in (manifest["config"], *manifest["layers"])
+        requests.get(f"{url}/blobs/{descriptor['digest']}", timeout=60).content
+        for descriptor in (manifest["config"], *manifest["layers"])
     ]
-    for one, blob in zip((manifest["config"], *manifest["layers"]), blobs, strict=True):
-        assert one["digest"] == f"sha256:{hashlib.sha256(blob).hexdigest()}"
-        assert one["size"] == len(blob)
+    for descriptor, blob in zip((manifest["config"], *manifest["layers"]), blobs, strict=True):
+        assert descriptor["digest"] == f"sha256:{hashlib.sha256(blob).hexdigest()}"
+        assert descriptor["size"] == len(blob)
     return manifest, json.loads(blobs[0]), blobs[1:]
 
 
@@ -48,10 +48,10 @@ def test_the_code_and_stoker_are_one_layer_on_the_base(script: ScriptSpec, base:
     _, _, below = fetched(base)
     _, config, layers = fetched(f"{repository}@{pushed.reference.digest}")
     assert layers[:-1] == below
-    there = names(layers[-1])
-    assert {"app/train.py", "app/lib/model.py", "opt/stoker/stoker/supervise/__main__.py"} <= there
-    assert "opt/stoker/stoker/presets/chips.yaml" in there
-    assert not {name for name in there if "__pycache__" in name}
+    paths = names(layers[-1])
+    assert {"app/train.py", "app/lib/model.py", "opt/stoker/stoker/supervise/__main__.py"} <= paths
+    assert "opt/stoker/stoker/presets/chips.yaml" in paths
+    assert not {name for name in paths if "__pycache__" in name}
     assert config["config"]["WorkingDir"] == "/app"
     assert "PYTHONPATH=/opt/stoker" in config["config"]["Env"]
     assert "PATH=/usr/local/bin:/usr/bin:/bin" in config["config"]["Env"]
@@ -104,7 +104,7 @@ def test_a_base_of_another_registry_is_copied(script: ScriptSpec, base: str, ser
         assert fetched(str(pushed.reference))[2][:-1] == fetched(base)[2]
 
 
-def test_the_tag_is_the_contents_on_every_machine(
+def test_the_tag_depends_only_on_the_content(
     script: ScriptSpec, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with build(script, base=base) as built:
@@ -136,21 +136,21 @@ YAML = metadata.version("pyyaml")  # what is installed here is what an image get
 
 
 def wheel(folder: Path, name: str, version: str, *, tag: str = "py3-none-any", needs: tuple[str, ...] = ()) -> None:
-    about = f"{name}-{version}.dist-info"
+    info = f"{name}-{version}.dist-info"
     folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as made:
-        made.writestr(f"{name}/__init__.py", f"version = '{version}'\n")
-        made.writestr(f"{name}-{version}.data/scripts/{name}", "#!/bin/sh\n")
-        made.writestr(f"{name}-{version}.data/purelib/{name}/more.py", "")
+    with zipfile.ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as archive:
+        archive.writestr(f"{name}/__init__.py", f"version = '{version}'\n")
+        archive.writestr(f"{name}-{version}.data/scripts/{name}", "#!/bin/sh\n")
+        archive.writestr(f"{name}-{version}.data/purelib/{name}/more.py", "")
         lines = [
             "Metadata-Version: 2.1",
             f"Name: {name}",
             f"Version: {version}",
-            *(f"Requires-Dist: {one}" for one in needs),
+            *(f"Requires-Dist: {need}" for need in needs),
         ]
-        made.writestr(f"{about}/METADATA", "\n".join(lines) + "\n")
-        made.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        made.writestr(f"{about}/RECORD", "")
+        archive.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        archive.writestr(f"{info}/RECORD", "")
 
 
 @pytest.fixture
@@ -173,14 +173,14 @@ def test_missing_packages_are_added_as_wheels_that_fit_the_base(
     wheel(shelf, "deepest", "3.0")
     pushed = ensure_image(script, base=base, repository=repository)
     *_, added, _ = fetched(str(pushed.reference))[2]
-    there = names(added)
-    assert {name for name in there if name.endswith("METADATA")} == {
+    paths = names(added)
+    assert {name for name in paths if name.endswith("METADATA")} == {
         f"opt/stoker/pyyaml-{YAML}.dist-info/METADATA",
         "opt/stoker/inner-1.5.dist-info/METADATA",
         "opt/stoker/deepest-2.0.dist-info/METADATA",
     }
-    assert "opt/stoker/pyyaml/more.py" in there
-    assert not {name for name in there if "scripts" in name or "bin" in name.split("/")}
+    assert "opt/stoker/pyyaml/more.py" in paths
+    assert not {name for name in paths if "scripts" in name or "bin" in name.split("/")}
 
 
 def test_packages_are_fetched_once_and_the_result_has_all(
@@ -219,10 +219,10 @@ def test_a_pip_that_does_not_end_times_out(
         pass
 
 
-@pytest.mark.parametrize("word", [":v1", ":latest", "@sha256:" + "0" * 64])
-def test_the_tag_is_not_the_users_to_choose(script: ScriptSpec, base: str, repository: str, word: str) -> None:
+@pytest.mark.parametrize("suffix", [":v1", ":latest", "@sha256:" + "0" * 64])
+def test_a_tag_cannot_be_chosen(script: ScriptSpec, base: str, repository: str, suffix: str) -> None:
     with pytest.raises(UserError, match=f"Write {repository}$"):
-        ensure_image(script, base=base, repository=repository + word)
+        ensure_image(script, base=base, repository=repository + suffix)
 
 
 def test_an_archive_contains_the_whole_image(script: ScriptSpec, base: str, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_an_archive_contains_the_whole_image(script: ScriptSpec, base: str, tmp_
     assert index["manifests"][0]["digest"] == digest
     manifest = json.loads(blobs[f"blobs/{digest.replace(':', '/')}"])
     assert len(manifest["layers"]) == count
-    assert {f"blobs/{one['digest'].replace(':', '/')}" for one in manifest["layers"]} <= set(blobs)
+    assert {f"blobs/{layer['digest'].replace(':', '/')}" for layer in manifest["layers"]} <= set(blobs)
 
 
 def test_stoker_in_the_image_is_the_one_that_built_it(script: ScriptSpec, base: str, repository: str) -> None:

@@ -30,9 +30,9 @@ def typed(run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """(arguments) -> its output; runs in this process, to import httpx2 and the rest once."""
     monkeypatch.chdir(run_file.parent)
 
-    def run(*words: str, code: int = 0) -> Any:
+    def run(*arguments: str, code: int = 0) -> Any:
         capsys.readouterr()
-        assert main(["image", *words]) == code
+        assert main(["image", *arguments]) == code
         return capsys.readouterr()
 
     return run
@@ -41,11 +41,11 @@ def typed(run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_build_prints_the_image_and_sends_nothing(typed, run_file: Path, base: str, registry) -> None:
     before = len(registry.writes())
     shown = typed("build", run_file.name, "--base", base).out
-    for words in ("Python 3.11, torch 2.11.0+cpu, glibc 2.36", "nothing: the base has all", "→ /app", "tag "):
-        assert words in shown
-    said = json.loads(typed("build", run_file.name, "--base", base, "-o", "out.tar", "--json").out)
-    assert (said["python"], said["workdir"], said["file"]) == ("3.11", "/app", "out.tar")
-    assert (run_file.parent / "out.tar").stat().st_size > said["bytes"]
+    for text in ("Python 3.11, torch 2.11.0+cpu, glibc 2.36", "nothing: the base has all", "→ /app", "tag "):
+        assert text in shown
+    record = json.loads(typed("build", run_file.name, "--base", base, "-o", "out.tar", "--json").out)
+    assert (record["python"], record["workdir"], record["file"]) == ("3.11", "/app", "out.tar")
+    assert (run_file.parent / "out.tar").stat().st_size > record["bytes"]
     assert registry.writes()[before:] == []
 
 
@@ -62,7 +62,7 @@ def test_push_gives_a_name_that_cannot_move_and_the_second_time_sends_nothing(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["push", "run.yaml", "--to", "x.example/a"], "no base image is named. Use --base IMAGE"),
         (["push", "run.yaml", "--base", "{base}"], "there is no registry to push to. Use --to"),
@@ -79,19 +79,19 @@ def test_push_gives_a_name_that_cannot_move_and_the_second_time_sends_nothing(
         (["run", "--file", "Dockerfile"], "--file is for build and push"),
     ],
 )
-def test_a_mistake_is_one_line(typed, base: str, words: list[str], message: str) -> None:
-    said = typed(*(word.format(base=base) for word in words), code=2).err
-    assert said.startswith("stoker: ")
-    assert said.count("\n") == 1
-    assert message in said
+def test_a_mistake_is_one_line(typed, base: str, arguments: list[str], message: str) -> None:
+    error = typed(*(argument.format(base=base) for argument in arguments), code=2).err
+    assert error.startswith("stoker: ")
+    assert error.count("\n") == 1
+    assert message in error
 
 
-@pytest.mark.parametrize(("tool", "name", "told"), [
+@pytest.mark.parametrize(("tool", "name", "expected"), [
     ("podman", "http://x.example/a", True), ("podman", "x.example/a", False), ("docker", "http://x.example/a", False),
 ])  # fmt: skip
-def test_podman_gets_the_option_for_a_registry_without_tls(tool: str, name: str, told: bool) -> None:
+def test_podman_gets_the_option_for_a_registry_without_tls(tool: str, name: str, expected: bool) -> None:
     command = run_command(tool, parse(name), "linux/amd64", ["python3", "x.py"], {"A": "b"})
-    assert ("--tls-verify=false" in command) is told
+    assert ("--tls-verify=false" in command) is expected
     assert command[-4:] == ["--entrypoint", "python3", "x.example/a:latest", "x.py"]
 
 
@@ -114,7 +114,7 @@ def test_a_dockerfile_is_built_and_pushed_by_buildah(
     pushed = json.loads(stoker(*argv, "--platform", "linux/arm64").stdout)["image"]
     reference = parse(pushed)
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
-    there = f"{reference.url}/v2/{reference.repository}"
-    manifest = requests.get(f"{there}/manifests/{reference.digest}", headers=accept, timeout=60).json()
-    config_blob = requests.get(f"{there}/blobs/{manifest['config']['digest']}", timeout=60).json()
+    url = f"{reference.url}/v2/{reference.repository}"
+    manifest = requests.get(f"{url}/manifests/{reference.digest}", headers=accept, timeout=60).json()
+    config_blob = requests.get(f"{url}/blobs/{manifest['config']['digest']}", timeout=60).json()
     assert config_blob["architecture"] == "arm64"

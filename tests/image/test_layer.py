@@ -40,14 +40,16 @@ def test_modes_links_and_empty_folders_survive(script: ScriptSpec, tmp_path: Pat
     (folder / ("deep" * 30) / ("long" * 40)).write_text("x")
     layer = write_layer(collect(script).entries, tmp_path / "layer")
     with tarfile.open(layer.path) as tar:
-        found = {member.name: member for member in tar}
-    assert found["app/tool.sh"].mode == 0o755
-    assert found["app/train.py"].mode == 0o644
-    assert found["app/config"].linkname == "lib/model.py"
-    assert found["app/shared"].issym()
-    assert found["app/empty"].isdir()
-    assert f"app/{'deep' * 30}/{'long' * 40}" in found
-    assert {(one.uid, one.gid, one.uname, one.mtime) for one in found.values()} == {(0, 0, "", 315532800)}
+        members = {member.name: member for member in tar}
+    assert members["app/tool.sh"].mode == 0o755
+    assert members["app/train.py"].mode == 0o644
+    assert members["app/config"].linkname == "lib/model.py"
+    assert members["app/shared"].issym()
+    assert members["app/empty"].isdir()
+    assert f"app/{'deep' * 30}/{'long' * 40}" in members
+    assert {(member.uid, member.gid, member.uname, member.mtime) for member in members.values()} == {
+        (0, 0, "", 315532800)
+    }
     assert layer.size == layer.path.stat().st_size
     assert len(gzip.decompress(layer.path.read_bytes())) % 512 == 0
 
@@ -70,6 +72,18 @@ def test_ignore_files_work_as_in_docker(script: ScriptSpec) -> None:
     (folder / ".stokerignore").write_text("data\n!data/keep.txt\n.*ignore\n")
     kept = names(script) - {"app", "app/train.py", "app/lib", "app/lib/model.py"}
     assert kept == {"app/keep.log", "app/data/keep.txt", "app/sub", "app/sub/out1"}
+
+
+def test_an_ignore_file_in_another_encoding_is_read(script: ScriptSpec) -> None:
+    folder = Path(script.script).parent
+    (Path(os.fsdecode(os.fsencode(folder) + b"/na\xefve"))).write_text("x")
+    (folder / ".stokerignore").write_bytes(b".stokerignore\nna\xefve\n")
+    assert names(script) == {"app", "app/train.py", "app/lib", "app/lib/model.py"}
+
+
+def test_a_secret_in_the_home_of_an_unknown_user_is_left_to_the_launch(script: ScriptSpec) -> None:
+    spec = script.model_copy(update={"secrets": {"KEY": "file:~no-such-user/key"}})
+    assert names(spec) == names(script)
 
 
 def test_a_secrets_file_is_never_in_an_image(script: ScriptSpec) -> None:
@@ -111,6 +125,15 @@ def test_a_folder_of_data_is_refused_and_named(script: ScriptSpec) -> None:
     assert collect(script).size < 1000
 
 
+def test_the_command_that_excludes_a_folder_is_quoted(script: ScriptSpec) -> None:
+    folder = Path(script.script).parent / "my corpus"
+    folder.mkdir()
+    with open(folder / "big.bin", "wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(UserError, match=r"echo 'my corpus' >> "):
+        collect(script)
+
+
 def test_a_script_that_only_the_base_has_adds_no_folder() -> None:
     assert collect(ScriptSpec(script="/fsdp/train.py")).folder is None
 
@@ -132,12 +155,12 @@ def test_a_models_own_code_comes_with_its_folder_and_without_its_data(mine, tmp_
     assert {entry.name for entry in code.entries} == {"app", f"app/{name}.py"}
 
 
-def test_a_model_of_ours_has_no_code_of_the_users(tmp_path: Path) -> None:
+def test_a_model_of_stoker_has_no_code_of_the_user(tmp_path: Path) -> None:
     code = collect(RunSpec(data=Data(path=str(tmp_path)), until=Until(steps=1)))
     assert (code.folder, code.size) == (None, 0)
 
 
-def test_a_file_of_the_folder_has_a_place_in_the_image(script: ScriptSpec) -> None:
+def test_a_file_of_the_folder_has_a_path_in_the_image(script: ScriptSpec) -> None:
     code = collect(script)
     assert code.inside(Path(script.script)) == "/app/train.py"
     assert code.inside(Path("/elsewhere/train.py")) is None

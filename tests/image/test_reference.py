@@ -7,7 +7,7 @@ DIGEST = "sha256:" + "a" * 64
 
 
 @pytest.mark.parametrize(
-    ("word", "whole"),
+    ("name", "full_name"),
     [
         ("python", "docker.io/library/python:latest"),
         ("python:3.12-slim", "docker.io/library/python:3.12-slim"),
@@ -20,8 +20,8 @@ DIGEST = "sha256:" + "a" * 64
         ("localhost/app", "localhost/app:latest"),
     ],
 )
-def test_names_are_parsed_as_by_container_tools(word: str, whole: str) -> None:
-    assert str(parse(word)) == whole
+def test_names_are_parsed_as_by_container_tools(name: str, full_name: str) -> None:
+    assert str(parse(name)) == full_name
 
 
 def test_a_registry_on_this_machine_or_written_with_http_is_used_without_tls() -> None:
@@ -33,8 +33,8 @@ def test_a_registry_on_this_machine_or_written_with_http_is_used_without_tls() -
 
 
 @pytest.mark.parametrize(
-    "word", ["", "Team/App", "app:", "app@sha256:12", "reg.example.com/", "a b", "reg.example.com/app:-x", "../app"]
+    "name", ["", "Team/App", "app:", "app@sha256:12", "reg.example.com/", "a b", "reg.example.com/app:-x", "../app"]
 )
-def test_invalid_names_are_refused_with_an_example(word: str) -> None:
+def test_invalid_names_are_refused_with_an_example(name: str) -> None:
     with pytest.raises(UserError, match=r"Write"):
-        parse(word)
+        parse(name)

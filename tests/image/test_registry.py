@@ -56,28 +56,28 @@ def helper(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch) 
 def test_an_interrupted_upload_resumes(registry, wire) -> None:
     content, arrived = os.urandom(6 * upload.PIECE), []
 
-    def tell(more: int) -> None:
+    def report(more: int) -> None:
         arrived.append(more)
         if len(arrived) in (2, 4):
             wire.refuse = 2
             wire.cut()
 
-    there = Registry(parse(f"{wire.name}/cut/app"))
-    assert upload.send(there, "cut/app", blob_of(content), progress=tell)
+    client = Registry(parse(f"{wire.name}/cut/app"))
+    assert upload.send(client, "cut/app", blob_of(content), progress=report)
     assert sum(arrived) == len(content)
     assert wire.sent < len(content) + upload.PIECE
-    assert there.blob("cut/app", digest(content)) == content
-    assert [one for one in registry.requests() if one[0] == "GET" and "/cut/app/blobs/uploads/" in one[1]]
+    assert client.blob("cut/app", digest(content)) == content
+    assert [path for method, path, _ in registry.requests() if method == "GET" and "/cut/app/blobs/uploads/" in path]
 
 
 def test_an_interrupted_piece_arrives_complete(wire) -> None:
     content, arrived = os.urandom(3 * upload.PIECE), []
     wire.cut_at = [12_000_000, 25_600_000]
-    there = Registry(parse(f"{wire.name}/torn/app"))
-    assert upload.send(there, "torn/app", blob_of(content), progress=arrived.append)
+    client = Registry(parse(f"{wire.name}/torn/app"))
+    assert upload.send(client, "torn/app", blob_of(content), progress=arrived.append)
     assert not wire.cut_at
     assert sum(arrived) == len(content)
-    assert there.blob("torn/app", digest(content)) == content
+    assert client.blob("torn/app", digest(content)) == content
 
 
 def test_a_connection_that_breaks_repeatedly_fails_with_a_remedy(wire) -> None:
@@ -89,13 +89,13 @@ def test_a_connection_that_breaks_repeatedly_fails_with_a_remedy(wire) -> None:
 
 def test_a_blob_is_sent_once_and_then_mounted_from_another_repository(registry) -> None:
     target, content = parse(f"{registry.name}/one/app"), os.urandom(1000)
-    there = Registry(target)
-    assert upload.send(there, "one/app", blob_of(content))
-    assert not upload.send(there, "one/app", blob_of(content))
+    client = Registry(target)
+    assert upload.send(client, "one/app", blob_of(content))
+    assert not upload.send(client, "one/app", blob_of(content))
     before = len(registry.requests())
-    assert not upload.send(there, "two/app", blob_of(content), mount_from="one/app")
+    assert not upload.send(client, "two/app", blob_of(content), mount_from="one/app")
     assert {method for method, _, _ in registry.requests()[before:]} == {"HEAD", "POST"}
-    assert there.blob("two/app", digest(content)) == content
+    assert client.blob("two/app", digest(content)) == content
 
 
 def test_a_registry_with_temporary_errors_is_retried(answering) -> None:
@@ -120,10 +120,27 @@ def test_a_registry_with_circular_redirects_is_named(answering) -> None:
 
 
 def test_a_blob_with_another_digest_is_refused_at_its_end(answering) -> None:
-    there = Registry(parse(f"{answering(lambda *_: (200, {}, b'other'))}/a"))
+    client = Registry(parse(f"{answering(lambda *_: (200, {}, b'other'))}/a"))
     with pytest.raises(UserError, match="returned other content than a@sha256:"):
-        list(there.parts("a", digest(b"content")))
-    assert b"".join(there.parts("a", digest(b"other"))) == b"other"
+        list(client.parts("a", digest(b"content")))
+    assert b"".join(client.parts("a", digest(b"other"))) == b"other"
+
+
+def test_a_download_that_broke_after_the_last_byte_is_complete(answering) -> None:
+    client = Registry(parse(f"{answering(lambda *_: (416, {}, b''))}/a"))
+    assert list(client.parts_from("a", digest(b"content"), len(b"content"))) == []
+    with pytest.raises(UserError, match="answered 416"):
+        list(client.parts_from("a", digest(b"content"), 0))
+
+
+@pytest.mark.parametrize("body", [b"[]", b"7", b"null"])
+def test_a_token_server_that_sends_no_token_is_a_refusal(answering, body: bytes) -> None:
+    def answer(_: str, path: str, headers: Any) -> tuple[int, dict[str, str], bytes]:
+        realm = f'Bearer realm="http://{headers["Host"]}/token",service="x"'
+        return (200, {}, body) if path.startswith("/token") else (401, {"WWW-Authenticate": realm}, b"")
+
+    with pytest.raises(UserError, match="refuses to give a"):
+        Registry(parse(f"{answering(answer)}/a")).manifest("a", "1")
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +208,15 @@ def test_a_damaged_config_is_named_without_its_content() -> None:
         login("reg.example")
 
 
+def test_a_config_of_another_shape_is_named_or_ignored() -> None:
+    docker_config({"auths": {"reg.example": "hunter2"}})
+    with pytest.raises(UserError, match=r"the entry for reg\.example is damaged") as damaged:
+        login("reg.example")
+    assert "hunter2" not in str(damaged.value)
+    docker_config({"auths": ["reg.example"], "credHelpers": "reg.example"})
+    assert login("reg.example") is None
+
+
 class Tokens:
     """A token server: its tokens are signed, and valid for the requested scopes."""
 
@@ -199,14 +225,14 @@ class Tokens:
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tokens")])
         now = datetime.datetime.now(datetime.UTC)
-        made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(self.key.public_key())
-        made = (
-            made.serial_number(1)
+        builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(self.key.public_key())
+        builder = (
+            builder.serial_number(1)
             .not_valid_before(now - datetime.timedelta(1))
             .not_valid_after(now + datetime.timedelta(1))
         )
-        made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        self.certificate = made.sign(self.key, hashes.SHA256())
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        self.certificate = builder.sign(self.key, hashes.SHA256())
         (folder / "cert.pem").write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
         tokens = self
 
@@ -219,14 +245,14 @@ class Tokens:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 self.answer(f"{form['grant_type'][0]} {form['refresh_token'][0]}", form["scope"][0].split(" "))
 
-            def answer(self, who: str, scopes: list[str]) -> None:
-                tokens.asked.append((who, scopes))
+            def answer(self, authorization: str, scopes: list[str]) -> None:
+                tokens.asked.append((authorization, scopes))
                 known = (
                     f"Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}",
                     "refresh_token identity-1",
                 )
-                body = json.dumps({"token": tokens.token(scopes)} if who in known else {}).encode()
-                self.send_response(200 if who in known else 401)
+                body = json.dumps({"token": tokens.token(scopes)} if authorization in known else {}).encode()
+                self.send_response(200 if authorization in known else 401)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -258,11 +284,11 @@ def _urlsafe(content: bytes) -> str:
 def tokens(serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Tokens]]:
     """A registry that redirects every client to a token server."""
     folder = tmp_path_factory.mktemp("tokens")
-    made = Tokens(folder)
-    auth = {"realm": f"http://{HOST}:{made.server.server_port}/token", "service": "registry", "issuer": "tests"}
+    server = Tokens(folder)
+    auth = {"realm": f"http://{HOST}:{server.server.server_port}/token", "service": "registry", "issuer": "tests"}
     with serving(folder, {"token": auth | {"rootcertbundle": str(folder / "cert.pem")}}) as served:
-        yield served, made
-    made.server.shutdown()
+        yield served, server
+    server.server.shutdown()
 
 
 @pytest.mark.parametrize("entry", [{"username": USER, "password": PASSWORD}, {"identitytoken": "identity-1"}])
@@ -278,11 +304,11 @@ def test_a_token_server_is_asked_for_the_scopes_that_are_needed(
         Registry(target).has_blob(target.repository, digest(b""))
     docker_config({"auths": {served.name: entry}})
     del server.asked[:]
-    there = Registry(target)
-    assert upload.send(there, target.repository, blob_of(content))
-    assert not upload.send(there, f"{target.repository}-2", blob_of(content), mount_from=target.repository)
+    client = Registry(target)
+    assert upload.send(client, target.repository, blob_of(content))
+    assert not upload.send(client, f"{target.repository}-2", blob_of(content), mount_from=target.repository)
     scopes = [scope for _, scope in server.asked]
     assert [f"repository:{target.repository}:pull,push"] in scopes
     both = [f"repository:{target.repository}-2:pull,push", f"repository:{target.repository}:pull"]
     assert both in scopes
-    assert len(scopes) == 3  # one for each set of scopes: a token is used as long as it is good
+    assert len(scopes) == 3  # one for each set of scopes: a token is used as long as it is valid

@@ -30,21 +30,24 @@ LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3", "turt
 
 
 def libraries(*programs: Path) -> set[Path]:
-    said = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True).stdout
-    words = {
-        word for line in said.splitlines() for word in line.split() if word.startswith("/") and not word.endswith(":")
+    output = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True).stdout
+    fields = {
+        field
+        for line in output.splitlines()
+        for field in line.split()
+        if field.startswith("/") and not field.endswith(":")
     }
-    return {Path(word) for word in words}
+    return {Path(field) for field in fields}
 
 
 def packages_of(names: set[str]) -> set[str]:
     """These packages and their dependencies."""
-    found: set[str] = set()
-    while fresh := names - found:
-        found |= fresh
+    closure: set[str] = set()
+    while fresh := names - closure:
+        closure |= fresh
         lines = [Requirement(line) for name in fresh for line in metadata.requires(name) or []]
-        names = found | {line.name for line in lines if applies(line, ())}
-    return found
+        names = closure | {line.name for line in lines if applies(line, ())}
+    return closure
 
 
 def own_python() -> bytes:
@@ -60,15 +63,16 @@ def own_python() -> bytes:
         tar.addfile(link)
         keep = lambda info: None if LEFT_OUT & set(info.name.split("/")) or "/config-" in info.name else info  # noqa: E731
         tar.add(library, f"usr/local/lib/python{VERSION}", filter=keep)
-        looked_in = "dist-packages" if "deb_system" in sysconfig.get_scheme_names() else "site-packages"  # by Debian's
-        site = f"usr/local/lib/python{VERSION}/{looked_in}"
+        debian = "deb_system" in sysconfig.get_scheme_names()
+        site_folder = "dist-packages" if debian else "site-packages"
+        site = f"usr/local/lib/python{VERSION}/{site_folder}"
         for name in packages_of({need.name for need in needs(ScriptSpec(script="x.py"))}):
             for file in metadata.files(name) or []:
                 if file.suffix in (".py", ".so") or file.name == "METADATA":
                     tar.add(file.locate(), f"{site}/{file}")
                 dynamic += [Path(str(file.locate()))] * (file.suffix == ".so")
-        for one in libraries(program, *dynamic):
-            tar.add(os.path.realpath(one), str(one).lstrip("/"))
+        for library_file in libraries(program, *dynamic):
+            tar.add(os.path.realpath(library_file), str(library_file).lstrip("/"))
         about = b"Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n"
         info = tarfile.TarInfo(f"{site}/torch-2.11.0.dist-info/METADATA")
         info.size = len(about)
@@ -76,14 +80,14 @@ def own_python() -> bytes:
     return gzip.compress(packed.getvalue(), 1, mtime=0)
 
 
-def may_make_namespaces() -> bool:
+def can_create_namespaces() -> bool:
     if shutil.which("unshare") is None:
         return False
     spaces = ["--mount", "--pid", "--fork"] + (["--user", "--map-root-user"] if os.geteuid() else [])
     return subprocess.run(["unshare", *spaces, "true"], capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(not may_make_namespaces(), reason="this machine gives no namespaces")
+@pytest.mark.skipif(not can_create_namespaces(), reason="namespaces cannot be created here")
 def test_an_image_runs_here_without_a_container_tool(
     stoker, registry, pushing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

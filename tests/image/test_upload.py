@@ -50,14 +50,14 @@ def test_an_interrupted_download_resumes(registry, wire, monkeypatch: pytest.Mon
     upload.send(target, "carried/from", upload.of_bytes(content, digest(content)))
     monkeypatch.setattr(upload, "PIECE", 1 << 20)
 
-    def tell(more: int) -> None:
+    def report(more: int) -> None:
         arrived.append(more)
         if len(arrived) == 2:
             wire.cut()
 
     origin = Registry(parse(f"{wire.name}/carried/from"))
     blob = upload.of_registry(origin, "carried/from", digest(content), len(content))
-    assert upload.send(target, "carried/cut", blob, progress=tell)
+    assert upload.send(target, "carried/cut", blob, progress=report)
     assert target.blob("carried/cut", digest(content)) == content
     asked = [status for method, path, status in registry.requests() if method == "GET" and "/carried/from/" in path]
     assert asked == [200, 206]
@@ -86,15 +86,36 @@ def test_a_registry_without_an_upload_location_is_named(answering, headers: dict
         upload.send(Registry(parse(f"{host}/a")), "a", upload.of_bytes(b"x", digest(b"x")))
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_upload_whose_last_request_was_repeated_is_complete_if_the_blob_exists(answering, exists: bool) -> None:
+    heads = [404, 200 if exists else 404]
+
+    def answer(method: str, *_: object) -> tuple[int, dict[str, str], bytes]:
+        status = heads.pop(0) if method == "HEAD" else {"POST": 202, "PATCH": 202, "PUT": 404}[method]
+        return status, {"Location": "/v2/a/blobs/uploads/1"}, b""
+
+    target, blob = Registry(parse(f"{answering(answer)}/a")), upload.of_bytes(b"x", digest(b"x"))
+    if exists:
+        assert upload.send(target, "a", blob)
+    else:
+        with pytest.raises(UserError, match=r"did not accept layer sha256:\w+\. Push again"):
+            upload.send(target, "a", blob)
+    assert not heads
+
+
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     """Of a server on this machine, whose certificate is trusted here."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-    made = made.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = (
+        builder.serial_number(1)
+        .not_valid_before(now - datetime.timedelta(1))
+        .not_valid_after(now + datetime.timedelta(1))
+    )
     names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))])
-    certificate = made.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
     file = tmp_path / "server.pem"
     plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     file.write_bytes(

@@ -48,7 +48,7 @@ def test_evaluating_the_same_sequences_gives_the_last_val_loss_of_the_run(worker
 def test_every_token_of_a_split_is_predicted_once(model: torch.nn.Module, tokens: Path) -> None:
     split = TokenSet.open(tokens).validation
     whole, left = divmod(split.tokens - 1, 33)
-    assert left, "the last row must be a short one for this to say anything"
+    assert left, "the test needs a short last row"
     seen = []
     score = evaluate(model, SHAPE, split, length=33, progress=lambda done, total: seen.append((done, total)))
     assert (score.tokens, score.sequences, score.bytes) == (split.tokens - 1, whole + 1, None)
@@ -66,13 +66,13 @@ def test_text_is_tokenised_as_in_training_and_its_bytes_are_counted(
 ) -> None:
     (tmp_path / "book.txt").write_text(TEXT)
     tokenizer = load_folder(tokens / "tokenizer")
-    found = tokenise(Data(path=str(tmp_path / "book.txt")), tokenizer, tmp_path / "scratch", ignore)
+    prepared = tokenise(Data(path=str(tmp_path / "book.txt")), tokenizer, tmp_path / "scratch", ignore)
     ids = [*tokenizer.tokenizer.encode(TEXT).ids, tokenizer.end_id]
-    assert found.train.read(np.array([0]), len(ids) - 1)[0].tolist() == ids
-    assert found.validation.tokens == 0
+    assert prepared.train.read(np.array([0]), len(ids) - 1)[0].tolist() == ids
+    assert prepared.validation.tokens == 0
     widths = token_widths(tokenizer, 300)
     assert widths[ids].sum() == len(TEXT.encode())
-    score = evaluate(model, SHAPE, found.train, length=64, widths=widths)
+    score = evaluate(model, SHAPE, prepared.train, length=64, widths=widths)
     assert score.bytes == len(TEXT.encode()) - widths[ids[0]]
     assert score.bits_per_byte == pytest.approx(score.loss * score.tokens / math.log(2) / score.bytes)
 

@@ -38,8 +38,8 @@ def test_a_change_after_the_export_is_detected(folder: Path) -> None:
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-4] + b"\0\0\0\x40")
-    found = check(folder)
-    assert (found["verdict"], found["problems"]) == (
+    record = check(folder)
+    assert (record["verdict"], record["problems"]) == (
         "failed",
         ["model.safetensors has changed since it was exported"],
     )
@@ -63,42 +63,42 @@ def test_a_folder_that_computes_something_else_fails(
 ) -> None:
     (folder / "stoker.json").unlink()
     rewrite(folder / file, **changes)
-    found = check(folder)
-    assert found["verdict"] == "failed"
-    assert message in " ".join(found["problems"])
+    record = check(folder)
+    assert record["verdict"] == "failed"
+    assert message in " ".join(record["problems"])
 
 
 def test_a_folder_that_transformers_cannot_load_fails(folder: Path) -> None:
     (folder / "stoker.json").unlink()
     rewrite(folder / "generation_config.json", num_beams="many")
     (folder / "tokenizer_config.json").write_text("{")
-    found = check(folder)
-    assert found["verdict"] == "failed"
-    assert "transformers cannot load it" in found["problems"][-1]
+    record = check(folder)
+    assert record["verdict"] == "failed"
+    assert "transformers cannot load it" in record["problems"][-1]
 
 
 def test_without_transformers_the_verdict_and_exit_code_are_unproven(folder: Path, tmp_path: Path) -> None:
     hide(tmp_path / "hidden", "raise ImportError('no such thing here')")
-    code, found = asked(folder, tmp_path / "hidden")
-    assert (code, found["verdict"]) == (2, "unproven")
-    assert found["problems"] == ["transformers cannot be imported: no such thing here"]
+    code, record = run_check(folder, tmp_path / "hidden")
+    assert (code, record["verdict"]) == (2, "unproven")
+    assert record["problems"] == ["transformers cannot be imported: no such thing here"]
     (folder / "model.safetensors").write_bytes(b"")
-    code, found = asked(folder, tmp_path / "hidden")
-    assert (code, found["verdict"]) == (3, "failed")
+    code, record = run_check(folder, tmp_path / "hidden")
+    assert (code, record["verdict"]) == (3, "failed")
 
 
 def test_a_check_that_crashes_proves_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(tmp_path / "hidden", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hidden"))
-    found = prove(folder)
-    assert found["verdict"] == "unproven"
-    assert "ended with code -9" in found["problems"][0]
+    record = prove(folder)
+    assert record["verdict"] == "unproven"
+    assert "ended with code -9" in record["problems"][0]
 
 
 def test_a_copy_in_another_folder_is_proven_too(folder: Path, tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "else where")
-    code, found = asked(tmp_path / "else where", tmp_path)
-    assert (code, found["verdict"]) == (0, "proven")
+    code, record = run_check(tmp_path / "else where", tmp_path)
+    assert (code, record["verdict"]) == (0, "proven")
 
 
 def hide(place: Path, body: str) -> None:
@@ -107,7 +107,7 @@ def hide(place: Path, body: str) -> None:
     (place / "transformers.py").write_text(body + "\n")
 
 
-def asked(folder: Path, path: Path) -> tuple[int, dict[str, object]]:
+def run_check(folder: Path, path: Path) -> tuple[int, dict[str, object]]:
     command = [sys.executable, "-m", "stoker.inference.parity", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(path), "PATH": ""})
     return done.returncode, json.loads(done.stdout.splitlines()[-1])

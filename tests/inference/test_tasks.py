@@ -2,6 +2,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from stoker.data.tokenizer import LoadedTokenizer, load_folder
 from stoker.inference.tasks import Question, choose, last_words, read_choices, read_last_words
 from stoker.models.build import new_model
 from stoker.rundir import RunDir
-from stoker.spec.errors import UserError
+from stoker.spec.errors import RunFailed, UserError
 from stoker.spec.model import Model
 from tests.inside import inside
 
@@ -42,9 +43,9 @@ def by_hand(model: nn.Module, tokenizer: LoadedTokenizer, context: str, choice: 
     before, ids = (tokenizer.tokenizer.encode(text).ids for text in (context, context + choice))
     whole = [tokenizer.end_id, *ids]
     likelihood = 0.0
-    for place in range(1 + len(before), len(whole)):
-        seen: Tensor = torch.tensor([whole[:place]])
-        likelihood += float(model(seen)[0, -1].double().log_softmax(0)[whole[place]])
+    for position in range(1 + len(before), len(whole)):
+        seen: Tensor = torch.tensor([whole[:position]])
+        likelihood += float(model(seen)[0, -1].double().log_softmax(0)[whole[position]])
     return likelihood
 
 
@@ -60,7 +61,7 @@ def test_the_most_likely_continuation_is_chosen_in_any_batch(
         questions.append(Question(context=context, choices=choices, answer=likelihoods.index(max(likelihoods))))
     outcome = choose(model, shape, tokenizer.tokenizer, tokenizer.end_id, questions)
     assert (outcome.questions, outcome.accuracy) == (4, 1.0)
-    wrong = [Question(context=one.context, choices=one.choices, answer=(one.answer + 1) % 3) for one in questions]
+    wrong = [replace(question, answer=(question.answer + 1) % 3) for question in questions]
     assert choose(model, shape, tokenizer.tokenizer, tokenizer.end_id, wrong).accuracy == 0
 
 
@@ -117,10 +118,10 @@ def test_the_usual_field_names_of_questions_are_accepted(tmp_path: Path, record:
 def test_an_invalid_question_is_named(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "questions.jsonl"
     file.write_text(text)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         read_choices(file)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_trained_model_knows_the_grammar_of_its_text(worker: Callable[..., RunDir], tmp_path: Path) -> None:
@@ -128,8 +129,8 @@ def test_a_trained_model_knows_the_grammar_of_its_text(worker: Callable[..., Run
     file = tmp_path / "questions.jsonl"
     line = {"context": "the stoker feeds the old", "choices": ["engine.", "xqz jkw"], "answer": "A"}
     file.write_text(json.dumps(line) + "\n")
-    words = ["eval", str(run.path), "--data", str(file), "--device", "cpu"]
-    assert json.loads(inside(*words, "--task", "choice", "--json").stdout)["accuracy"] == 1
+    command = ["eval", str(run.path), "--data", str(file), "--device", "cpu"]
+    assert json.loads(inside(*command, "--task", "choice", "--json").stdout)["accuracy"] == 1
     passages = tmp_path / "passages.txt"
     passages.write_text("the stoker feeds the old engine.\n")
     shown = inside("eval", str(run.path), "--data", str(passages), "--task", "last-word").stdout
@@ -147,3 +148,24 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path: Path, od
     plain = tmp_path / "passages.txt"
     plain.write_bytes(f"one{odd}two\fthree four\r\n".encode())
     assert read_last_words(plain) == [Question(context=f"one{odd}two\fthree", choices=[" four"], answer=0)]
+
+
+def test_a_model_whose_weights_are_not_finite_is_not_scored(
+    model: nn.Module, shape: Model, tokenizer: LoadedTokenizer
+) -> None:
+    with torch.no_grad():
+        model.ln_f.weight[3] = torch.nan
+    questions = [Question(context="the stoker", choices=[" feeds", " a boiler"], answer=0)]
+    for score in (choose, last_words):
+        with pytest.raises(RunFailed, match="its weights are not finite"):
+            score(model, shape, tokenizer.tokenizer, tokenizer.end_id, questions)
+
+
+def test_a_perplexity_too_large_for_a_float_is_left_out(
+    model: nn.Module, shape: Model, tokenizer: LoadedTokenizer
+) -> None:
+    with torch.no_grad():
+        model.ln_f.weight.mul_(1e4)
+    questions = [Question(context="the stoker", choices=[" feeds a boiler and the old engine"], answer=0)]
+    outcome = last_words(model, shape, tokenizer.tokenizer, tokenizer.end_id, questions)
+    assert (outcome.perplexity, outcome.accuracy) == (None, 0)

@@ -37,6 +37,12 @@ def test_a_missing_kubeconfig_is_reported_with_its_path(tmp_path: Path, monkeypa
         connect()
 
 
+def test_a_kubeconfig_of_an_unknown_user_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "~no-such-user/config")
+    with pytest.raises(UserError, match=r"no kubeconfig .*~no-such-user/config"):
+        connect()
+
+
 def test_an_unknown_context_suggests_the_nearest_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = kubeconfig(tmp_path / "config", server="https://127.0.0.1:1", names=("training-east", "lab"))
     monkeypatch.setenv("KUBECONFIG", str(file))
@@ -71,11 +77,11 @@ def test_a_malformed_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_several_kubeconfigs_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = kubeconfig(tmp_path / "one", server="https://127.0.0.1:1", names=("a", "b"))
-    two = kubeconfig(tmp_path / "two", server="https://127.0.0.1:2", names=("b", "c"))
-    monkeypatch.setenv("KUBECONFIG", f"{one}:{tmp_path / 'gone'}:{two}")
+    first = kubeconfig(tmp_path / "one", server="https://127.0.0.1:1", names=("a", "b"))
+    second = kubeconfig(tmp_path / "two", server="https://127.0.0.1:2", names=("b", "c"))
+    monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'gone'}:{second}")
     known = read_kubeconfig()
-    assert known.files == (one, two)
+    assert known.files == (first, second)
     assert known.current == "a"
     assert list(known.namespaces) == ["a", "b", "c"]
 
@@ -175,7 +181,7 @@ def test_a_missing_right_is_found_in_the_servers_message() -> None:
         ('pods "x" is forbidden: no PriorityClass with name high was found', "on.priority"),
         (
             'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=9, limited: pods=9',
-            "describe quota",
+            "see: kubectl --context lab -n team describe quota",
         ),
         ('pods "x" is forbidden: failed quota: q: must specify limits.cpu', "describe quota"),
         ('pods "x" is forbidden: maximum cpu usage per Container is 1, but limit is 2', "describe limits"),

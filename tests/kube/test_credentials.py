@@ -1,11 +1,13 @@
 """Every way to log in that a kubeconfig or a pod offers, against real servers."""
 
 import importlib
+import io
 import json
 import os
 import ssl
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from pathlib import Path
@@ -110,6 +112,54 @@ def test_a_login_command_runs_again_when_its_token_is_rejected(
     assert json.loads(info) == {"apiVersion": V1, "kind": "ExecCredential", "spec": spec}
 
 
+def test_a_login_command_runs_once_for_many_requests_that_are_rejected_together(
+    api: tuple[Api, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, server = api
+    (tmp_path / "answer").write_text(credential(token="first"))
+    command = plugin(tmp_path, f"echo >> {tmp_path}/calls\nsleep 0.2\ncat {tmp_path}/answer")
+    login = {"apiVersion": V1, "command": command}
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, cluster={"server": server}, user={"exec": login})))
+    cluster = connect()
+    served.accepted = "second"
+    (tmp_path / "answer").write_text(credential(token="second"))
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: list(cluster.list("Pod")), range(8))) == [[]] * 8
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+
+
+def test_a_token_that_expires_while_the_server_restarts_is_renewed(
+    answering: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = iter([200, 503, 401, 200])
+    server = f"http://{answering(lambda *_: (next(codes), {}, VERSION))}"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, cluster={"server": server}, user={"token": "t"})))
+    assert connect().get("Pod", "x") == json.loads(VERSION)
+
+
+def test_what_a_login_command_asks_of_the_user_is_shown_at_once(
+    api: tuple[Api, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, server = api
+    os.mkfifo(tmp_path / "entered")
+    script = f"echo open https://login.example >&2\nread code < {tmp_path}/entered\necho '{credential(token='first')}'"
+    login = {"apiVersion": V1, "command": plugin(tmp_path, script)}
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, cluster={"server": server}, user={"exec": login})))
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            (tmp_path / "entered").write_text("the code\n")  # the command waits until its message is shown
+            return super().write(text)
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert connect().version == "v1.34.4"
+    assert terminal.getvalue() == "open https://login.example\n"
+
+
 def test_a_pods_token_is_read_again_when_it_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pem, key = certificate(TOMORROW)
     (tmp_path / "both").write_text(pem + key)
@@ -189,17 +239,17 @@ def test_tls_settings_of_the_cluster_are_used(
 
 
 def test_requests_go_through_the_proxy_of_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def proxy(_: str, path: str, __: Message) -> tuple[int, dict[str, str], bytes]:
-        asked.append(path)
+        requested.append(path)
         return 200, {}, VERSION
 
     with answers(proxy) as host:
         cluster = {"server": "http://cluster.invalid", "proxy-url": f"http://{host}"}
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, cluster=cluster, user={"token": "t"})))
         connect()
-    assert asked == ["http://cluster.invalid/version"]
+    assert requested == ["http://cluster.invalid/version"]
 
 
 def test_a_context_without_a_user_sends_no_credentials(

@@ -56,8 +56,8 @@ def test_expired_credentials_are_reported_with_the_date(tmp_path: Path, kind: st
     file = kubeconfig(tmp_path, user_with(kind, YESTERDAY, tmp_path))
     reported = expired(merged([file]), "lab", in_pod=tmp_path)
     assert reported is not None
-    what = "token" if "token" in kind else "client certificate"
-    assert reported.problem == f"the {what} of context lab expired on {YESTERDAY:%Y-%m-%d %H:%M} UTC, 1 day ago"
+    credential = "token" if "token" in kind else "client certificate"
+    assert reported.problem == f"the {credential} of context lab expired on {YESTERDAY:%Y-%m-%d %H:%M} UTC, 1 day ago"
     assert "Ask your cluster admin for a new kubeconfig" in reported.remedy
     file = kubeconfig(tmp_path, user_with(kind, TOMORROW, tmp_path))
     assert expired(merged([file]), "lab", in_pod=tmp_path) is None
@@ -128,6 +128,6 @@ def test_an_expired_server_certificate_is_reported_as_expired(tmp_path: Path, mo
 def test_a_certificate_that_is_not_valid_yet_points_to_the_clock() -> None:
     error = ssl.SSLCertVerificationError("certificate is not yet valid")
     error.verify_code = 9  # as OpenSSL sets it
-    found = unreachable(error, server="https://x", cluster="context lab")
-    assert "is not valid yet" in found.problem
-    assert "clock" in found.remedy
+    reported = unreachable(error, server="https://x", cluster="context lab")
+    assert "is not valid yet" in reported.problem
+    assert "clock" in reported.remedy

@@ -1,4 +1,4 @@
-"""The smallest torchrun script: two ranks add up what they are."""
+"""The smallest torchrun script: sums 1 + rank over all ranks."""
 
 import torch
 import torch.distributed as dist

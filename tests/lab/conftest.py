@@ -1,4 +1,4 @@
-"""The real cluster, and a namespace of its own for each test."""
+"""The real cluster, and a new namespace for each test."""
 
 import os
 import subprocess
@@ -16,8 +16,7 @@ from lab.kubectl import Kubectl
 from lab.places import IMAGES, KUBECONFIG, REGISTRY
 from tests.lab.namespaces import VOLUME, fresh
 from tests.lab.sharing import held
-
-PATIENCE_S = 300
+from tests.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +38,7 @@ class Namespace:
     volume: str
     """A claim that pods on both nodes can mount at once."""
     kubectl: Kubectl
-    """Speaks of this namespace."""
+    """Uses this namespace."""
 
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -47,9 +46,9 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 @pytest.fixture(scope="session")
 def able() -> None:
-    """This machine could run the lab."""
-    if missing := cluster.unsupported():
-        pytest.skip(missing)
+    """Skip tests on a machine that cannot run the lab."""
+    if reason := cluster.unsupported():
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
@@ -67,16 +66,16 @@ def lab(able: None) -> Iterator[Lab]:  # noqa: ARG001
 
 @pytest.fixture
 def alone() -> None:
-    """For a test that turns an operator off: no other test uses the lab meanwhile. It waits until all is up again."""
+    """For a test that stops an operator: no other test uses the lab until this one has started the operator again."""
 
 
 @pytest.fixture(autouse=True)
 def turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Made before all else of a test, and let go after it."""
+    """Hold the lab, shared or alone, before any other fixture of the test and until all of them have ended."""
     if "lab" not in request.fixturenames:
         yield
         return
-    request.getfixturevalue("lab")  # its state folder is there
+    request.getfixturevalue("lab")  # creates the state folder
     with held(alone="alone" in request.fixturenames):
         yield
 
@@ -89,7 +88,7 @@ def namespace(lab: Lab) -> Iterator[Namespace]:
 
 @pytest.fixture
 def runtime(lab: Lab, namespace: Namespace) -> Iterator[str]:
-    """A ClusterTrainingRuntime as Kubeflow's own `torch-distributed`; it goes with the test."""
+    """A ClusterTrainingRuntime like Kubeflow's `torch-distributed`; it is deleted after the test."""
     container = {"name": "node", "image": lab.bare}
     job: dict[str, Any] = {"spec": {"template": {"spec": {"containers": [container]}}}}
     job["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
@@ -103,7 +102,7 @@ def runtime(lab: Lab, namespace: Namespace) -> Iterator[str]:
 
 @pytest.fixture
 def pod(lab: Lab, namespace: Namespace) -> Callable[..., str]:
-    """Start a pod with the volume at /stoker; gives its name."""
+    """Start a pod with the volume at /stoker, and return its name."""
 
     def start(name: str, *command: str, node: str = "", image: str = lab.base, **spec: Any) -> str:
         container = {
@@ -131,16 +130,15 @@ def pod(lab: Lab, namespace: Namespace) -> Callable[..., str]:
 
 @pytest.fixture
 def phase(namespace: Namespace) -> Callable[..., str]:
-    """Wait until a pod is in one of these phases; gives what it printed."""
+    """Wait until a pod is in one of these phases, and return its log."""
 
     def wait(name: str, *wanted: str) -> str:
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            found = namespace.kubectl.json("get", "pod", name)
-            now = found["status"].get("phase")
-            if now in wanted:
+            phase = namespace.kubectl.json("get", "pod", name)["status"].get("phase")
+            if phase in wanted:
                 return namespace.kubectl("logs", name, check=False)
-            assert now not in {"Failed", "Succeeded"}, namespace.kubectl("logs", name, check=False)
+            assert phase not in {"Failed", "Succeeded"}, namespace.kubectl("logs", name, check=False)
             assert time.monotonic() < deadline, namespace.kubectl("describe", "pod", name)
             time.sleep(0.2)
 
@@ -149,7 +147,7 @@ def phase(namespace: Namespace) -> Callable[..., str]:
 
 @pytest.fixture
 def forwarded() -> Callable[[Kubectl, str, int], AbstractContextManager[int]]:
-    """A port here that leads to a pod's."""
+    """Forward a port of this machine to a port of a pod."""
 
     @contextmanager
     def forward(kubectl: Kubectl, pod: str, port: int) -> Iterator[int]:
@@ -179,7 +177,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def no_skip(report: Report) -> Report:
-    """Where it must run, a lab test that is skipped has failed."""
+    """With CI=true, a lab test that is skipped has failed."""
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
         report.outcome = "failed"
         skip: Any = report.longrepr  # file, line, reason

@@ -1,14 +1,13 @@
-"""Runs of the cluster that wait at chosen steps until they are let go, watched on the volume."""
+"""Runs in the cluster that are held at chosen steps until they are released, observed on the volume."""
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lab.places import VOLUMES
 from stoker.rundir import RunDir
+from tests import waiting
 from tests.written import events_of
 
-PATIENCE = 300.0
 HOLD = """
 import os
 import time
@@ -19,26 +18,25 @@ def hold(record):
     while record["step"] in {steps} and not go.exists():
         time.sleep(0.05)
 """
-WORD = "callbacks=[holding:hold]"
+HOLD_OVERRIDE = "callbacks=[holding:hold]"
 
 
 def write_hold(folder: Path, steps: Sequence[int]) -> None:
     (folder / "holding.py").write_text(HOLD.format(steps=tuple(steps)))
 
 
-def let_go(run: RunDir, step: int) -> None:
+def release(run: RunDir, step: int) -> None:
     (run.path / f"go-{step}").touch()
 
 
 def on_the_volume(run: RunDir) -> RunDir:
-    """The volume is a folder of this machine."""
-    found: list[Path] = []
-    end = time.monotonic() + PATIENCE
-    while not found:
-        assert time.monotonic() < end
-        found = list(VOLUMES.glob(f"*/runs/{run.name}"))
-        time.sleep(0.1)
-    return RunDir(found[0])
+    """The directory of the run on the volume, which is a folder of this machine."""
+
+    def directories() -> list[Path]:
+        return list(VOLUMES.glob(f"*/runs/{run.name}"))
+
+    waiting.until(directories, every_s=0.1)
+    return RunDir(directories()[0])
 
 
 def last_step(run: RunDir) -> int:
@@ -50,7 +48,5 @@ def losses(run: RunDir) -> list[float]:
 
 
 def until(condition: Callable[[], object], run: RunDir) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, events_of(run)
-        time.sleep(0.2)
+    """Wait, and show the events of the run if the condition does not become true."""
+    waiting.until(condition, every_s=0.2, tell=lambda: str(events_of(run)))

@@ -1,4 +1,4 @@
-"""The lab is shared by all tests, in all processes: what two of them may not do at once."""
+"""Locks for tests that share the lab, in several processes."""
 
 import fcntl
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from lab.places import STATE
 
 @contextmanager
 def held(*, alone: bool) -> Iterator[None]:
-    """Who turns an operator off has the lab to itself."""
+    """Hold the lab for a test: `alone` for one that stops an operator, shared for all others."""
     with open(STATE / "turn.lock", "a") as turn, open(STATE / "gate.lock", "a") as gate:
-        fcntl.flock(gate, fcntl.LOCK_EX)  # who comes later stands behind one who waits to be alone
+        fcntl.flock(gate, fcntl.LOCK_EX)  # a test that waits to be alone is not overtaken
         fcntl.flock(turn, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
         yield
@@ -20,7 +20,7 @@ def held(*, alone: bool) -> Iterator[None]:
 
 @contextmanager
 def fake_nodes(number: int, *, named: str) -> Iterator[None]:
-    """Of one test at a time: a pod that tolerates them would be put on those of another too."""
+    """Fake nodes, for one test at a time: a pod that tolerates them could run on those of another test."""
     with open(STATE / "fakes.lock", "a") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         fake.set_count(number, named=named)

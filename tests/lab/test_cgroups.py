@@ -1,4 +1,4 @@
-"""The lab's branch of the cgroup tree, old or new, comes and goes; the rest of the tree stays as it was."""
+"""The cgroups of the lab, v1 or v2, are created and removed; other cgroups are not changed."""
 
 import errno
 import signal
@@ -25,12 +25,12 @@ def branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def new_tree(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This machine's tree of the new kind; beside old ones it has only the controllers that they leave."""
+def v2_root(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cgroup v2 tree of this machine. Beside v1 trees it has only the controllers that these do not use."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    [found, *_] = [Path(words[1]) for words in mounts if words[2] == "cgroup2"]
-    monkeypatch.setattr(cgroups, "ROOT", found)
-    return found
+    [root, *_] = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
+    monkeypatch.setattr(cgroups, "ROOT", root)
+    return root
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
     process.wait()
 
 
-def test_a_branch_goes_once_its_last_process_is_gone(branch: str, sleeper: "subprocess.Popen[bytes]") -> None:
+def test_a_cgroup_is_removed_once_its_last_process_has_ended(branch: str, sleeper: "subprocess.Popen[bytes]") -> None:
     pod = (cgroups.ROOT if (cgroups.ROOT / "cgroup.controllers").exists() else cgroups.ROOT / "memory") / branch / "pod"
     pod.mkdir(parents=True)
     (pod / "cgroup.procs").write_text(str(sleeper.pid))
@@ -53,30 +53,30 @@ def test_a_branch_goes_once_its_last_process_is_gone(branch: str, sleeper: "subp
     assert sleeper.returncode == -signal.SIGKILL
 
 
-def test_the_root_hands_down_what_kubelet_wants_and_in_the_end_what_it_did_before(new_tree: Path, branch: str) -> None:
-    before = (new_tree / "cgroup.subtree_control").read_text().split()
-    offered = cgroups.CONTROLLERS & set((new_tree / "cgroup.controllers").read_text().split())
+def test_the_controllers_of_kubelet_are_enabled_and_disabled_again(v2_root: Path, branch: str) -> None:
+    before = (v2_root / "cgroup.subtree_control").read_text().split()
+    available = cgroups.CONTROLLERS & set((v2_root / "cgroup.controllers").read_text().split())
     cgroups.make(["node-1", "node-2"])
     for name in ["node-1", "node-2"]:
-        assert offered <= set((new_tree / branch / name / "cgroup.controllers").read_text().split())
-        assert offered <= set((new_tree / branch / name / "cgroup.subtree_control").read_text().split())
+        assert available <= set((v2_root / branch / name / "cgroup.controllers").read_text().split())
+        assert available <= set((v2_root / branch / name / "cgroup.subtree_control").read_text().split())
     cgroups.remove()
-    assert (new_tree / "cgroup.subtree_control").read_text().split() == before
-    assert not (new_tree / branch).exists()
+    assert (v2_root / "cgroup.subtree_control").read_text().split() == before
+    assert not (v2_root / branch).exists()
 
 
-def test_a_container_that_cannot_hand_down_is_told_so(
-    new_tree: Path, branch: str, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+def test_a_container_that_cannot_enable_controllers_is_unsupported(
+    v2_root: Path, branch: str, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cgroups.make([])
-    container = new_tree / branch / "container"
+    container = v2_root / branch / "container"
     container.mkdir()
-    offered = cgroups.CONTROLLERS & set((container / "cgroup.controllers").read_text().split())
+    available = cgroups.CONTROLLERS & set((container / "cgroup.controllers").read_text().split())
     with monkeypatch.context() as inside:
         inside.setattr(cgroups, "ROOT", container)
         assert cgroups.unsupported() is None
         (container / "cgroup.procs").write_text(str(sleeper.pid))
         with pytest.raises(OSError, match="busy") as refused:
-            (container / "cgroup.subtree_control").write_text(f"+{min(offered)}")
+            (container / "cgroup.subtree_control").write_text(f"+{min(available)}")
         assert refused.value.errno == errno.EBUSY
-        assert f"cannot enable {', '.join(sorted(offered))}" in str(cgroups.unsupported())
+        assert f"cannot enable {', '.join(sorted(available))}" in str(cgroups.unsupported())

@@ -1,4 +1,4 @@
-"""A lab of its own, beside the one that all share: it survives a kill in the middle, and leaves nothing behind."""
+"""A second lab beside the shared one: it can be killed while it starts, and leaves nothing behind."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-KNOBS = ["kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "vm/panic_on_oom", "net/ipv4/ip_forward"]
+SYSCTLS = ["kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "vm/panic_on_oom", "net/ipv4/ip_forward"]
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Own:
+class OwnLab:
     number: int
 
     @property
@@ -34,8 +34,8 @@ class Own:
         return subprocess.Popen(argv, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def __call__(self, verb: str) -> str:
-        out, told = (process := self.start(verb)).communicate()
-        assert process.returncode == 0, told
+        out, errors = (process := self.start(verb)).communicate()
+        assert process.returncode == 0, errors
         return out
 
     def traces(self) -> list[str]:
@@ -46,9 +46,9 @@ class Own:
 
 
 @pytest.fixture
-def own_lab(request: pytest.FixtureRequest) -> Iterator[Own]:
-    """By its number: each test has another, as they may run at the same time."""
-    own = Own(number=request.param)
+def own_lab(request: pytest.FixtureRequest) -> Iterator[OwnLab]:
+    """The lab with this number. Each test has its own, because they may run at the same time."""
+    own = OwnLab(number=request.param)
     yield own
     own("down")
 
@@ -56,7 +56,7 @@ def own_lab(request: pytest.FixtureRequest) -> Iterator[Own]:
 @pytest.mark.soak
 @pytest.mark.usefixtures("lab")
 @pytest.mark.parametrize("own_lab", [7], indirect=True)
-def test_a_killed_lab_starts_over_and_a_lab_that_is_down_leaves_nothing(own_lab: Own) -> None:
+def test_a_killed_lab_starts_again_and_a_stopped_lab_leaves_nothing(own_lab: OwnLab) -> None:
     before = traces()
     assert not own_lab.traces()
     with own_lab.start("up") as killed:
@@ -71,61 +71,61 @@ def test_a_killed_lab_starts_over_and_a_lab_that_is_down_leaves_nothing(own_lab:
 
     own_lab("down")
     assert not own_lab.traces()
-    assert knobs(traces()) == knobs(before)
+    assert sysctls(traces()) == sysctls(before)
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("lab")
 @pytest.mark.parametrize("own_lab", [8], indirect=True)
-def test_a_lab_that_does_not_start_leaves_its_logs_and_nothing_else(own_lab: Own) -> None:
+def test_a_lab_that_does_not_start_leaves_its_logs_and_nothing_else(own_lab: OwnLab) -> None:
     with own_lab.start("up") as starting:
         while not own_lab.hosts("node-2"):
             time.sleep(0.01)
             assert starting.poll() is None
         for pid in own_lab.hosts("control"):
             os.kill(pid, signal.SIGKILL)
-        _, told = starting.communicate()
+        _, errors = starting.communicate()
     assert starting.returncode == 1
-    assert told.splitlines()[-1].startswith("lab: ")
-    assert "Traceback" not in told
+    assert errors.splitlines()[-1].startswith("lab: ")
+    assert "Traceback" not in errors
     assert own_lab.traces() == [f"/var/tmp/{own_lab.name}"]
     assert list(Path("/var/tmp", own_lab.name, "logs").iterdir())
 
 
 @pytest.mark.usefixtures("able")
 @pytest.mark.parametrize("own_lab", [9], indirect=True)
-def test_a_route_in_the_way_is_found_before_anything_starts(own_lab: Own) -> None:
-    taken = ["unshare", "--net", "sh", "-c", f'ip route add unreachable {own_lab.net}0.0/16 && exec "$@"', "sh"]
-    with own_lab.start("up", *taken) as starting:
-        _, told = starting.communicate()
+def test_a_conflicting_route_is_reported_before_anything_starts(own_lab: OwnLab) -> None:
+    with_route = ["unshare", "--net", "sh", "-c", f'ip route add unreachable {own_lab.net}0.0/16 && exec "$@"', "sh"]
+    with own_lab.start("up", *with_route) as starting:
+        _, errors = starting.communicate()
     assert starting.returncode == 2
-    assert f"lab: this machine has a route to {own_lab.net}0.0/16" in told
+    assert f"lab: this machine has a route to {own_lab.net}0.0/16" in errors
     assert not own_lab.traces()
 
 
 def traces() -> list[str]:
-    """Everything on this machine that a lab could leave: a line each."""
-    asked = [["ip", "-oneline", "address"], ["ip", "-oneline", "link"], ["ip", "route", "show", "table", "all"]]
-    asked += [["iptables-save"], ["ip", "rule"]]
-    found = [line for argv in asked for line in subprocess.check_output(argv, text=True).splitlines()]
-    found += Path("/proc/self/mountinfo").read_text().splitlines()
+    """Everything on this machine that a lab could leave behind, one line each."""
+    commands = [["ip", "-oneline", "address"], ["ip", "-oneline", "link"], ["ip", "route", "show", "table", "all"]]
+    commands += [["iptables-save"], ["ip", "rule"]]
+    lines = [line for argv in commands for line in subprocess.check_output(argv, text=True).splitlines()]
+    lines += Path("/proc/self/mountinfo").read_text().splitlines()
     groups = [Path(folder, name) for folder, names, _ in os.walk("/sys/fs/cgroup") for name in names]
-    found += [str(path) for path in groups if path.name.startswith("stoker-lab")]
-    found += [str(path) for path in Path("/var/tmp").iterdir() if path.is_dir()]
-    found += [f"{name} = {Path('/proc/sys', name).read_text().strip()}" for name in KNOBS]
-    return found + [line for line in processes().values() if "pytest" not in line]
+    lines += [str(path) for path in groups if path.name.startswith("stoker-lab")]
+    lines += [str(path) for path in Path("/var/tmp").iterdir() if path.is_dir()]
+    lines += [f"{name} = {Path('/proc/sys', name).read_text().strip()}" for name in SYSCTLS]
+    return lines + [line for line in processes().values() if "pytest" not in line]
 
 
 def processes() -> dict[int, str]:
-    found = {}
+    command_lines = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
+                command_lines[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
             except OSError:
                 continue
-    return found
+    return command_lines
 
 
-def knobs(lines: list[str]) -> list[str]:
-    return [line for line in lines if " = " in line and line.split(" = ")[0] in KNOBS]
+def sysctls(lines: list[str]) -> list[str]:
+    return [line for line in lines if " = " in line and line.split(" = ")[0] in SYSCTLS]

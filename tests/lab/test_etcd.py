@@ -1,4 +1,4 @@
-"""`on.rendezvous: etcd` on the real cluster: the add-on, torch's own agents in two pods, and what is left."""
+"""`on.rendezvous: etcd` on the real cluster: the add-on, torch's own agents in two pods, and its removal."""
 
 import json
 import time
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import main
+from tests.waiting import PATIENCE_S
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "03-script" / "train.py"
-PATIENCE = 300.0
 
 
 def test_a_script_on_two_nodes_gets_its_ranks_through_etcd(
@@ -20,19 +20,19 @@ def test_a_script_on_two_nodes_gets_its_ranks_through_etcd(
 
     def stoker(*words: str, code: int = 0) -> str:
         assert main(list(words)) == code, capsys.readouterr().err
-        said = capsys.readouterr()
-        return said.out if code == 0 else said.err
+        output = capsys.readouterr()
+        return output.out if code == 0 else output.err
 
-    where = [f"on.volume={namespace.volume}", f"on.namespace={namespace.name}", "on.kind=kubernetes", "on.cpu=0.1"]
-    where += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs", "on.nodes=2"]
-    words = [f"script={SCRIPT}", "args=[--steps, '20']", "name=mine", "on.workers=2", "on.rendezvous=etcd", *where]
-    assert "has no Service 'etcd-client'. Create it: stoker addon etcd" in stoker("launch", *words, code=2)
+    on = [f"on.volume={namespace.volume}", f"on.namespace={namespace.name}", "on.kind=kubernetes", "on.cpu=0.1"]
+    on += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs", "on.nodes=2"]
+    overrides = [f"script={SCRIPT}", "args=[--steps, '20']", "name=mine", "on.workers=2", "on.rendezvous=etcd", *on]
+    assert "has no Service 'etcd-client'. Create it: stoker addon etcd" in stoker("launch", *overrides, code=2)
     stoker("addon", "etcd", "--image", lab.etcd, "--namespace", namespace.name)
-    name = json.loads(stoker("launch", *words, "--json"))["name"]
-    end = time.monotonic() + PATIENCE
+    name = json.loads(stoker("launch", *overrides, "--json"))["name"]
+    deadline = time.monotonic() + PATIENCE_S
     while (now := json.loads(stoker("status", name, "--json")))["state"] != "done":
         assert now["state"] in ("waiting", "running", "restarting"), now
-        assert time.monotonic() < end, now
+        assert time.monotonic() < deadline, now
         time.sleep(1)
     assert now["step"] == 20
     assert "loss" in stoker("logs", name)

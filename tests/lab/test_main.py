@@ -1,4 +1,4 @@
-"""`python -m lab` and the test session, for those who may not and those who do not listen."""
+"""`python -m lab` and the test session without permissions, and with closed pipes."""
 
 import fcntl
 import os
@@ -15,9 +15,9 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def somebody() -> None:
+def root() -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else")
+        pytest.skip("only root can change its user")
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -25,9 +25,9 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-@pytest.mark.usefixtures("somebody")
+@pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("verb", ["down", "status", "env", "kwok 3"])
-def test_only_root_may(verb: str) -> None:
+def test_only_root_can_use_the_lab(verb: str) -> None:
     done = python(
         f"import os, sys; from lab.__main__ import main; os.seteuid({NOBODY}); sys.exit(main({verb.split()}))"
     )
@@ -35,28 +35,28 @@ def test_only_root_may(verb: str) -> None:
     assert done.stderr == "lab: the lab needs root. Run this as root\n"
 
 
-@pytest.mark.usefixtures("somebody")
-def test_a_session_of_somebody_else_leaves_roots_lab_alone(tmp_path: Path) -> None:
-    there = f"session.STATE = Path('{tmp_path}'); session.USERS = Path('{tmp_path}/users')"
-    done = python(f"import os; from pathlib import Path; from lab import session; {there}; "
+@pytest.mark.usefixtures("root")
+def test_the_session_of_another_user_does_not_stop_the_lab_of_root(tmp_path: Path) -> None:
+    patch = f"session.STATE = Path('{tmp_path}'); session.USERS = Path('{tmp_path}/users')"
+    done = python(f"import os; from pathlib import Path; from lab import session; {patch}; "
                   f"os.seteuid({NOBODY}); session.leave()")  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.usefixtures("somebody")
-def test_a_session_that_ends_leaves_a_lab_alone_that_make_lab_is_starting(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("root")
+def test_a_session_that_ends_does_not_stop_a_lab_that_make_lab_is_starting(tmp_path: Path) -> None:
     state, lock = tmp_path / "state", tmp_path / "lock"
     state.mkdir()
-    there = f"session.STATE = Path('{state}'); session.USERS = Path('{tmp_path}/users'); cluster.LOCK = Path('{lock}')"
+    patch = f"session.STATE = Path('{state}'); session.USERS = Path('{tmp_path}/users'); cluster.LOCK = Path('{lock}')"
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # as by `make lab`, from before it builds until the lab is ready
-        done = python(f"from pathlib import Path; from lab import cluster, session; {there}; session.leave()")
+        done = python(f"from pathlib import Path; from lab import cluster, session; {patch}; session.leave()")
     assert done.returncode == 0, done.stderr
     assert state.exists()
 
 
 @pytest.mark.usefixtures("lab")
-def test_a_reader_may_go_early() -> None:
+def test_a_pipe_that_is_closed_early_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "lab", "env"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -67,7 +67,7 @@ def test_a_reader_may_go_early() -> None:
     assert process.returncode == 0
 
 
-def test_work_goes_on_when_nobody_hears_of_it(tmp_path: Path) -> None:
+def test_work_continues_when_stderr_is_closed(tmp_path: Path) -> None:
     code = f"from lab.progress import log; log('one'); log('two'); open('{tmp_path}/done', 'w')"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
@@ -76,7 +76,7 @@ def test_work_goes_on_when_nobody_hears_of_it(tmp_path: Path) -> None:
     assert (tmp_path / "done").exists()
 
 
-def test_where_the_lab_must_run_a_skip_is_a_failure(tmp_path: Path) -> None:
+def test_with_ci_a_skipped_lab_test_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(
         "import pytest\n"
         "def test_skips(): pytest.skip('no root')\n"
@@ -93,8 +93,9 @@ def test_where_the_lab_must_run_a_skip_is_a_failure(tmp_path: Path) -> None:
 
 
 def pytest_in(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Tests that have the lab's conftest."""
-    where = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    """Run the tests in a folder with the lab's conftest."""
+    folders = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
     argv = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-c", os.devnull]
     argv += ["--continue-on-collection-errors", f"--rootdir={folder}", str(folder)]
-    return subprocess.run(argv, cwd=folder, env=os.environ | where | env, capture_output=True, text=True)
+    return subprocess.run(argv, cwd=folder, env=os.environ | path | env, capture_output=True, text=True)

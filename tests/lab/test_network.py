@@ -1,4 +1,4 @@
-"""The lab takes away what is its own, on a machine that has a network of its own."""
+"""The lab removes its own network, and nothing else of the network of the machine."""
 
 import subprocess
 import sys
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("able")
 
 
-def elsewhere(*lines: str) -> subprocess.CompletedProcess[str]:
-    """Lines of shell in a fresh network namespace."""
+def in_new_network(*lines: str) -> subprocess.CompletedProcess[str]:
+    """Run shell lines in a new network namespace."""
     return subprocess.run(["unshare", "--net", "sh", "-ec", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True)
 
 
@@ -22,8 +22,8 @@ def python(code: str) -> str:
     return f"{sys.executable} -c 'from lab import host, network; {code}'"
 
 
-def test_what_only_looks_like_the_labs_stays() -> None:
-    done = elsewhere(
+def test_a_similar_link_and_route_are_not_removed() -> None:
+    done = in_new_network(
         f"ip link add {LINK}-x type bridge",
         f"ip route add unreachable {RANGE}",
         python("network.disconnect()"),
@@ -33,27 +33,27 @@ def test_what_only_looks_like_the_labs_stays() -> None:
     assert f"unreachable {RANGE}" in done.stdout
 
 
-def test_what_is_the_labs_goes() -> None:
-    made = [f"ip link add {LINK} type bridge", f"ip route add {' '.join(network.UNREACHABLE_ROUTE)}"]
-    done = elsewhere(*made, python("network.disconnect()"), "ip -oneline link; ip route")
+def test_the_link_and_the_route_of_the_lab_are_removed() -> None:
+    setup = [f"ip link add {LINK} type bridge", f"ip route add {' '.join(network.UNREACHABLE_ROUTE)}"]
+    done = in_new_network(*setup, python("network.disconnect()"), "ip -oneline link; ip route")
     assert done.returncode == 0, done.stderr
     assert LINK not in done.stdout
     assert RANGE not in done.stdout
 
 
-def test_a_route_that_is_in_the_way_is_named() -> None:
-    done = elsewhere(f"ip route add unreachable {RANGE}", python("network.check_free()"))
+def test_a_conflicting_route_is_named() -> None:
+    done = in_new_network(f"ip route add unreachable {RANGE}", python("network.check_free()"))
     assert f"this machine has a route to {RANGE}" in done.stderr
 
 
-def test_a_command_that_fails_says_why_and_no_packet_gets_out_meanwhile() -> None:
-    nobody = 'host.Host(name="nobody", pid=2**22 + 1)'
-    done = elsewhere(f"{python(f'network.connect({nobody}, [])')} || true", "ip route")
+def test_a_failed_command_is_reported_and_the_unreachable_route_stays() -> None:
+    missing = 'host.Host(name="missing", pid=2**22 + 1)'
+    done = in_new_network(f"{python(f'network.connect({missing}, [])')} || true", "ip route")
     assert "No such file or directory" in done.stderr
     assert f"unreachable {RANGE}" in done.stdout
 
 
-def test_a_kernel_without_bridge_filters_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_bridge_filters_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert network.unsupported() is None
     monkeypatch.setattr(network, "FILTER", tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path))

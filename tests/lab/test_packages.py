@@ -1,4 +1,4 @@
-"""Debian packages are installed at nobody's cost."""
+"""Debian packages are installed without removing packages or starting services."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from lab import packages, versions
 from stoker.spec.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("able")
-MINE = "#!/bin/sh\nexit 101\n"
+USER_POLICY = "#!/bin/sh\nexit 101\n"
 
 
 @pytest.fixture(autouse=True)
@@ -17,11 +17,11 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "policy-rc.d"
 
 
-def test_containerd_and_runc_may_come_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containerd_and_runc_may_come_from_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "status").touch()
-    monkeypatch.setenv("DPKG_ADMINDIR", str(tmp_path))  # where dpkg knows of no package
-    wanted = set(versions.read().host_packages)
-    assert wanted - set(packages.missing()) == {"containerd", "runc"}
+    monkeypatch.setenv("DPKG_ADMINDIR", str(tmp_path))  # dpkg finds no installed package there
+    required = set(versions.read().host_packages)
+    assert required - set(packages.missing()) == {"containerd", "runc"}
 
 
 def test_no_package_is_removed_for_another(tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,10 +36,10 @@ def test_no_package_is_removed_for_another(tmp_path: Path, policy: Path, monkeyp
     assert not policy.exists()
 
 
-def test_what_a_killed_install_left_goes_and_what_others_wrote_stays(policy: Path) -> None:
+def test_the_policy_of_a_killed_install_is_removed_and_one_of_the_user_stays(policy: Path) -> None:
     policy.write_text(f"#!/bin/sh\n{packages.MARK}busybox\nexit 101\n")
     packages.install()
     assert not policy.exists()
-    policy.write_text(MINE)
+    policy.write_text(USER_POLICY)
     packages.install()
-    assert policy.read_text() == MINE
+    assert policy.read_text() == USER_POLICY

@@ -1,4 +1,4 @@
-"""TorchX's own command line starts a run on the real Volcano: it ends as the run does here, under one name."""
+"""The command line of TorchX starts a run on the real Volcano, with the losses of the same run on this machine."""
 
 import json
 import os
@@ -12,9 +12,9 @@ import pytest
 
 from stoker.cli.main import main
 from stoker.rundir import RunDir
+from tests.waiting import PATIENCE_S
 
 STEPS = 12
-PATIENCE = 300.0
 RUN = f"""
 name: tale
 model: {{layers: 1, heads: 2, width: 32, context: 64}}
@@ -28,7 +28,7 @@ compile: false
 """
 
 
-def test_a_run_of_two_nodes_with_two_workers_succeeds_with_the_losses_that_it_has_here(
+def test_a_run_of_two_nodes_with_two_workers_has_the_losses_of_one_machine(
     lab, namespace, books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
@@ -40,18 +40,18 @@ def test_a_run_of_two_nodes_with_two_workers_succeeds_with_the_losses_that_it_ha
         assert main(list(words)) == 0, capsys.readouterr().err
         return capsys.readouterr().out
 
-    where = [f"on.volume={namespace.volume}", "on.cpu=0.1", "on.nodes=2", "on.workers=2"]
-    where += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
-    component = ["stoker.cli.torchx:app", "--run", "run.yaml", *data, *where]
+    on = [f"on.volume={namespace.volume}", "on.cpu=0.1", "on.nodes=2", "on.workers=2"]
+    on += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
+    component = ["stoker.cli.torchx:app", "--run", "run.yaml", *data, *on]
     cfg = f"queue=default,namespace={namespace.name}"
     handle = torchx("run", "-s", "kubernetes", "--workspace", "", "-cfg", cfg, *component).strip()
     name = handle.rpartition(":")[2]
     assert handle == f"kubernetes://torchx/{namespace.name}:{name}"
 
-    end = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE_S
     while (now := json.loads(stoker("status", name, "--json")))["state"] != "done":
         assert now["state"] in ("waiting", "running", "restarting"), now
-        assert time.monotonic() < end, now
+        assert time.monotonic() < deadline, now
         time.sleep(1)
     assert now["step"] == STEPS
     assert sorted((pod["node"], pod["pod"]) for pod in now["pods"]) == [(i, f"{name}-node-{i}-0") for i in range(2)]
@@ -63,12 +63,13 @@ def test_a_run_of_two_nodes_with_two_workers_succeeds_with_the_losses_that_it_ha
     stoker("train", "run.yaml", *data, "name=here", "on.workers=4")
     (tmp_path / "copy").mkdir()
     stoker("cp", f"{name}:metrics.jsonl", "copy")
-    there, here = (RunDir(tmp_path / folder).metrics() for folder in ("copy", "runs/here"))
-    assert [one["loss"] for one in there] == pytest.approx([one["loss"] for one in here], abs=1e-5)
+    on_cluster, here = (RunDir(tmp_path / folder).metrics() for folder in ("copy", "runs/here"))
+    losses = [record["loss"] for record in here]
+    assert [record["loss"] for record in on_cluster] == pytest.approx(losses, abs=1e-5)
 
 
 @pytest.mark.soak
-def test_a_run_in_a_queue_that_is_full_is_told_why_it_waits(
+def test_why_reports_that_the_queue_of_a_run_is_full(
     lab, namespace, books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
@@ -77,23 +78,23 @@ def test_a_run_in_a_queue_that_is_full_is_told_why_it_waits(
 
     def stoker(*words: str) -> dict[str, Any]:
         assert main([*words, "--json"]) == 0, capsys.readouterr().err
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        record: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return record
 
     head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": namespace.name}}
     lab.kubectl.apply(head | {"spec": {"weight": 1, "capability": {"cpu": "50m"}}})
     try:
-        where = [f"on.volume={namespace.volume}", "on.cpu=0.1", "on.nodes=2", "on.workers=1"]
-        where += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
-        component = ["stoker.cli.torchx:app", "--run", "run.yaml", f"data.path={books}", *where]
+        on = [f"on.volume={namespace.volume}", "on.cpu=0.1", "on.nodes=2", "on.workers=1"]
+        on += [f"on.image=http://{lab.base}", f"on.registry=http://{lab.registry}/tests/runs"]
+        component = ["stoker.cli.torchx:app", "--run", "run.yaml", f"data.path={books}", *on]
         cfg = f"queue={namespace.name},namespace={namespace.name}"
         handle = torchx(
             "run", "-s", "kubernetes", "--workspace", "", "-cfg", cfg, *component, "data.tokenizer.train=300"
         )
         name = handle.strip().rpartition(":")[2]
-        end = time.monotonic() + PATIENCE
-        while (told := stoker("why", name))["id"] != "queue-over-capacity":
-            assert time.monotonic() < end, told
+        deadline = time.monotonic() + PATIENCE_S
+        while (cause := stoker("why", name))["id"] != "queue-over-capacity":
+            assert time.monotonic() < deadline, cause
             time.sleep(1)
         assert stoker("status", name)["why"]["id"] == "queue-over-capacity"
         stoker("stop", name)

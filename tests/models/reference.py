@@ -12,8 +12,8 @@ def agrees(ours: nn.Module, reference: Any, tokens: Tensor, from_hf: Callable[[A
     logits, wanted = ours(tokens), reference(tokens).logits
     assert torch.allclose(logits, wanted, rtol=1e-5, atol=1e-5)
     goals = tokens.roll(-1, 1).flatten()
-    for found in (logits, wanted):
-        torch.nn.functional.cross_entropy(found.flatten(0, 1), goals).backward()
+    for output in (logits, wanted):
+        torch.nn.functional.cross_entropy(output.flatten(0, 1), goals).backward()
     theirs = from_hf({name: p.grad for name, p in reference.named_parameters()})
     for name, p in ours.named_parameters():
         assert p.grad is not None, name

@@ -64,12 +64,12 @@ def changed(folder: Path, change: Callable[[Metadata], None]) -> None:
 
 
 def read(folder: Path) -> dict[str, torch.Tensor]:
-    found = {"w": torch.zeros(6), "b": torch.zeros(2, 2)}
-    read_tensors({"model": found}, folder, no_dist=True)
-    return found
+    tensors = {"w": torch.zeros(6), "b": torch.zeros(2, 2)}
+    read_tensors({"model": tensors}, folder, no_dist=True)
+    return tensors
 
 
-def refused(folder: Path) -> str:
+def refusal(folder: Path) -> str:
     with pytest.raises(CheckpointException) as error:
         read(folder)
     (failure,) = error.value.failures.values()
@@ -79,15 +79,15 @@ def refused(folder: Path) -> str:
 
 
 def test_tensors_are_read_as_they_were_written(checkpoint: Path) -> None:
-    found = read(checkpoint)
-    assert torch.equal(found["w"], torch.arange(6.0))
-    assert torch.equal(found["b"], torch.ones(2, 2))
+    tensors = read(checkpoint)
+    assert torch.equal(tensors["w"], torch.arange(6.0))
+    assert torch.equal(tensors["b"], torch.ones(2, 2))
 
 
 def test_a_table_that_names_a_function_to_call_is_refused(checkpoint: Path) -> None:
     (checkpoint / TABLE).write_bytes(pickle.dumps(Trap()))
     seal(checkpoint)
-    assert "does not need posix.mkdir" in refused(checkpoint)
+    assert "does not need posix.mkdir" in refusal(checkpoint)
 
 
 def test_an_entry_that_is_an_object_and_not_a_tensor_is_refused(checkpoint: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_entry_that_is_an_object_and_not_a_tensor_is_refused(checkpoint: Path
         table.storage_data[MetadataIndex("model.w")] = StorageInfo(TENSORS, 0, len(packed.getvalue()))
 
     changed(checkpoint, plant)
-    assert "BytesStorageMetadata" in refused(checkpoint)
+    assert "BytesStorageMetadata" in refusal(checkpoint)
 
 
 def test_a_tensor_whose_bytes_are_an_object_is_refused(checkpoint: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_opened(checkpoint: Path, 
             info.relative_path = name
 
     changed(checkpoint, point)
-    assert "which the manifest does not list" in refused(checkpoint)
+    assert "which the manifest does not list" in refusal(checkpoint)
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "..", "a/b", "a\n", ""])
@@ -145,7 +145,7 @@ def test_a_link_is_not_followed(checkpoint: Path, name: str) -> None:
     (checkpoint / name).rename(checkpoint.parent / "outside")
     (checkpoint / name).symlink_to(checkpoint.parent / "outside")
     assert damage(checkpoint) == f"{name} is a link"
-    assert refused(checkpoint) == f"{name} is a link"
+    assert refusal(checkpoint) == f"{name} is a link"
 
 
 def test_a_tensor_that_is_compressed_is_refused(checkpoint: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_tensor_that_is_compressed_is_refused(checkpoint: Path) -> None:
             info.offset, info.length = 0, len(packed.getvalue())
 
     changed(checkpoint, point)
-    assert "compressed" in refused(checkpoint)
+    assert "compressed" in refusal(checkpoint)
 
 
 def nested(levels: int) -> bytes:
@@ -174,7 +174,7 @@ def nested(levels: int) -> bytes:
     "data",
     [
         nested(1_000_000),
-        b"\x80\x04Nr\xff\xff\xff\xff.",  # a memo of 4 billion places
+        b"\x80\x04Nr\xff\xff\xff\xff.",  # a memo of 4 billion entries
         b"\x80\x04" + b"(" * 1_000_000 + b".",
         b"\x80\x04N\x942" + b"\x85h\x00." * 3,
         b"\x80\x04cposix\nmkdir\n.",
@@ -193,7 +193,7 @@ def nested(levels: int) -> bytes:
 def test_an_invalid_table_is_refused_without_a_crash(checkpoint: Path, data: bytes) -> None:
     (checkpoint / TABLE).write_bytes(data)
     seal(checkpoint)
-    refused(checkpoint)
+    refusal(checkpoint)
 
 
 def test_a_checkpoint_of_another_python_is_read() -> None:

@@ -55,7 +55,7 @@ def parrot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: LoadedTok
     monkeypatch.chdir(tmp_path)
     (tmp_path / "parrot.py").write_text(PARROT)
 
-    def say(text: str, settings: Settings, then_end: bool = False) -> tuple[list[TextPiece], list[int]]:
+    def generate_text(text: str, settings: Settings, then_end: bool = False) -> tuple[list[TextPiece], list[int]]:
         script = tokenizer.tokenizer.encode(text).ids + [tokenizer.end_id] * then_end
         shape = Model(family="parrot:build", context=200, vocab=300)
         model = model_spec(shape.family).build(shape)
@@ -63,7 +63,7 @@ def parrot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: LoadedTok
             model.weight[range(len(script)), script] = 1000.0
         return list(generate(model, shape, tokenizer.tokenizer, tokenizer.end_id, [""], settings)), script
 
-    return say
+    return generate_text
 
 
 def rows(pieces: Iterator[TextPiece]) -> list[tuple[str, str, list[int]]]:
@@ -103,8 +103,8 @@ def test_greedy_text_is_the_references_for_200_tokens(
     reference.generation_config.update(eos_token_id=None, bos_token_id=None, pad_token_id=0)
     model = random_model(shape)
     reference.load_state_dict(model_spec(shape.family).to_hf(model.state_dict()), strict=False)
-    found = rows(generate(model, shape, tokenizer.tokenizer, tokenizer.end_id, PROMPTS, GREEDY))
-    for prompt, (text, reason, ids) in zip(PROMPTS, found, strict=True):
+    generated = rows(generate(model, shape, tokenizer.tokenizer, tokenizer.end_id, PROMPTS, GREEDY))
+    for prompt, (text, reason, ids) in zip(PROMPTS, generated, strict=True):
         given = torch.tensor([tokenizer.tokenizer.encode(prompt).ids])
         wanted = reference.generate(given, max_new_tokens=200, do_sample=False)[0, given.shape[1] :].tolist()
         assert (len(ids), ids) == (200, wanted)
@@ -160,9 +160,9 @@ def test_the_narrowest_choice_is_the_most_likely_token(tokenizer: LoadedTokenize
 def test_tokens_are_sampled_by_their_probabilities(settings: Settings, wanted: list[float]) -> None:
     logits = torch.tensor([0.1, 0.4, 0.2, 0.3], dtype=torch.float64).log().expand(10_000, -1) + 3
     chances = torch.arange(10_000, dtype=torch.float64) / 10_000
-    found = torch.bincount(draw(logits, chances, settings), minlength=4) / 10_000
-    assert found.tolist() == pytest.approx(wanted, abs=2e-4)
-    assert (found == 0).tolist() == [share == 0 for share in wanted]
+    shares = torch.bincount(draw(logits, chances, settings), minlength=4) / 10_000
+    assert shares.tolist() == pytest.approx(wanted, abs=2e-4)
+    assert (shares == 0).tolist() == [share == 0 for share in wanted]
 
 
 def test_a_token_of_probability_0_is_never_sampled() -> None:
@@ -230,7 +230,7 @@ def test_beyond_the_context_it_continues_from_the_newest_tokens(tokenizer: Loade
     prompt = 2 * PROMPTS[2]
     ids = tokenizer.tokenizer.encode(prompt).ids
     assert len(ids) > 16
-    (_, _, found), *_ = rows(
+    (_, _, generated), *_ = rows(
         generate(
             model,
             SHORT,
@@ -241,11 +241,11 @@ def test_beyond_the_context_it_continues_from_the_newest_tokens(tokenizer: Loade
         )
     )
     window, wanted = ids[-16:], []
-    for _ in found:
+    for _ in generated:
         wanted.append(int(model(torch.tensor([window]))[0, -1].argmax()))
         window = [*window, wanted[-1]]
         window = window if len(window) <= 16 else window[-12:]
-    assert found == wanted
+    assert generated == wanted
 
 
 def test_a_model_with_a_context_of_one_token_still_generates(tokenizer: LoadedTokenizer) -> None:

@@ -5,7 +5,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from stoker.models.build import new_model
-from stoker.models.gpt2 import SPEC, attention_extremes
+from stoker.models.gpt2 import SPEC
 from stoker.spec.model import Model
 from tests.models.reference import agrees
 
@@ -47,13 +47,13 @@ def test_with_the_references_weights_it_gives_the_references_logits_and_gradient
     agrees(ours, reference, tokens, SPEC.from_hf)
 
 
-def test_weights_go_to_the_reference_and_back_unchanged() -> None:
+def test_weights_are_converted_to_the_reference_and_back_unchanged() -> None:
     ours, reference = pair()
-    there = SPEC.to_hf(ours.state_dict())
-    missing, unexpected = reference.load_state_dict(there, strict=False)
+    exported = SPEC.to_hf(ours.state_dict())
+    missing, unexpected = reference.load_state_dict(exported, strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], [])
-    back = SPEC.from_hf(there)
-    assert all(torch.equal(back[name], tensor) for name, tensor in ours.state_dict().items())
+    imported = SPEC.from_hf(exported)
+    assert all(torch.equal(imported[name], tensor) for name, tensor in ours.state_dict().items())
 
 
 def test_initial_weights_have_the_references_spread() -> None:
@@ -69,7 +69,7 @@ def test_attention_extremes_are_those_of_the_references_scores() -> None:
     tokens = torch.randint(SHAPE["vocab"], (2, 20), generator=torch.Generator().manual_seed(3))
     hidden = reference(tokens, output_hidden_states=True).hidden_states
     future = torch.ones(20, 20, dtype=torch.bool).triu(1)
-    for layer, (largest, smallest) in enumerate(attention_extremes(ours, tokens)):
+    for layer, (largest, smallest) in enumerate(SPEC.attention_extremes(ours, tokens)):
         block = reference.transformer.h[layer]
         q, k, _ = block.attn.c_attn(block.ln_1(hidden[layer])).split(SHAPE["width"], dim=2)
         q, k = (t.view(2, 20, SHAPE["heads"], -1).transpose(1, 2) for t in (q, k))

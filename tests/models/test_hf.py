@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,8 +62,8 @@ def test_shards_and_bin_files_hold_the_same_model(tmp_path: Path) -> None:
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
     reference(tmp_path / "bin")
     for folder in (tmp_path / "shards", as_bin(tmp_path / "bin")):
-        found = load_model(folder, device="cpu").model.state_dict()
-        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+        loaded = load_model(folder, device="cpu").model.state_dict()
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in wanted.items())
 
 
 def test_a_bin_file_in_shards_is_read_too(tmp_path: Path) -> None:
@@ -73,12 +74,12 @@ def test_a_bin_file_in_shards_is_read_too(tmp_path: Path) -> None:
     for file in set(placed.values()):
         torch.save({name: weights[name] for name in placed if placed[name] == file}, tmp_path / file)
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": placed}))
-    found = load_model(tmp_path, device="cpu").model.state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    loaded = load_model(tmp_path, device="cpu").model.state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in wanted.items())
 
 
 @pytest.mark.parametrize("limit", [1, 30_000, 10**9])
-def test_what_is_written_is_read_by_transformers_bit_for_bit(tmp_path: Path, limit: int) -> None:
+def test_written_weights_are_read_by_transformers_bit_for_bit(tmp_path: Path, limit: int) -> None:
     theirs = reference(tmp_path / "theirs", embd_pdrop=0.25, resid_pdrop=0.25, attn_pdrop=0.25)
     ours = load_model(tmp_path / "theirs", device="cpu")
     folder = tmp_path / "ours"
@@ -125,11 +126,11 @@ def test_an_unsupported_config_is_refused_by_name(tmp_path: Path, change: dict[s
     reference(tmp_path)
     file = tmp_path / hf_config.CONFIG_FILE
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         load_model(tmp_path, device="cpu")
-    assert message in str(caught.value)
-    assert str(file) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(error.value)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def drop(weights: dict[str, torch.Tensor]) -> None:
@@ -174,9 +175,9 @@ def test_missing_unknown_and_misshapen_tensors_are_named(
     weights = load_file(tmp_path / "model.safetensors")
     harm(weights)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         load_model(tmp_path, device="cpu")
-    assert message in str(caught.value)
+    assert message in str(error.value)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -267,3 +268,14 @@ def test_values_that_do_not_fit_are_refused_before_they_become_infinite(tmp_path
 def test_a_model_of_the_users_own_cannot_be_read_by_transformers() -> None:
     with pytest.raises(UserError, match="mine:build is your own code"):
         hf_config.config(Model(family="mine:build", vocab=5), dtype="float32", end=0)
+
+
+def test_weights_that_cannot_be_written_are_reported_with_the_reason(tmp_path: Path) -> None:
+    shape = Model(layers=2, heads=2, width=64, context=32, vocab=100)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # as on a full disk, a write fails
+    try:
+        with pytest.raises(UserError, match=r"model\.safetensors cannot be written: .*File too large.* Free some disk"):
+            hf.write_weights(tmp_path, shape, new_model(shape), dtype=torch.float32, limit=10**9)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

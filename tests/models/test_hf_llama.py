@@ -132,11 +132,11 @@ def test_an_unsupported_llama_config_is_refused_by_name(
 ) -> None:
     reference(tmp_path)
     file = rewrite(tmp_path, **change)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         load_model(tmp_path, device="cpu")
-    assert message in str(caught.value)
-    assert str(file) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(error.value)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_damaged_file_is_named_with_the_tensor_that_is_incomplete(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_a_damaged_file_is_named_with_the_tensor_that_is_incomplete(tmp_path: Pa
     listed = json.loads(whole[8 : 8 + header])
     name = min((n for n in listed if n != "__metadata__"), key=lambda n: listed[n]["data_offsets"][1])
     file.write_bytes(whole[: 8 + header + 10])
-    with pytest.raises(UserError, match=f"{file.name} cannot be read as tensors: it ends inside {name}") as caught:
+    with pytest.raises(UserError, match=f"{file.name} cannot be read as tensors: it ends inside {name}") as error:
         load_model(tmp_path, device="cpu")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
     listed[name]["shape"][0] += 1
     changed = json.dumps(listed, separators=(",", ":")).encode().ljust(header)
     file.write_bytes(len(changed).to_bytes(8, "little") + changed + whole[8 + header :])

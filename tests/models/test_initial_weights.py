@@ -48,7 +48,7 @@ def reference(seed: int, name: str, position: int) -> float:
 
 
 def test_a_pair_of_numbers_is_the_hash_of_its_position() -> None:
-    """A change here changes the weights that every run file and seed begins with."""
+    """A change on_cpu changes the weights that every run file and seed begins with."""
     expected = [reference(7, "h.0.weight", position) for position in range(1000)]
     assert drawn(1000).tolist() == pytest.approx(expected, rel=1e-7)
     assert drawn(2).tolist() == pytest.approx([-0.9192349910736084, -1.3170057535171509], rel=1e-7)
@@ -119,9 +119,9 @@ def test_a_weight_does_not_depend_on_how_many_layers_there_are(family: str) -> N
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpu_draws_the_numbers_of_a_cpu() -> None:
-    here = drawn(1 << 24)
-    there = torch.empty(1 << 24, device="cuda")
-    draw(ParameterBlock.whole(there), NORMAL, seed=7, name="h.0.weight")
-    others = here != there.cpu()
-    assert others.double().mean() < 1e-6
-    assert torch.allclose(here, there.cpu(), rtol=2e-7, atol=0)
+    on_cpu = drawn(1 << 24)
+    on_gpu = torch.empty(1 << 24, device="cuda")
+    draw(ParameterBlock.whole(on_gpu), NORMAL, seed=7, name="h.0.weight")
+    differs = on_cpu != on_gpu.cpu()
+    assert differs.double().mean() < 1e-6
+    assert torch.allclose(on_cpu, on_gpu.cpu(), rtol=2e-7, atol=0)

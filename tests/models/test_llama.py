@@ -7,7 +7,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from stoker.models import weights
 from stoker.models.build import new_model
-from stoker.models.llama import SPEC, Llama, attention_extremes
+from stoker.models.llama import SPEC, Llama
 from stoker.models.load import _empty
 from stoker.spec.estimate import parameters
 from stoker.spec.model import Model
@@ -33,10 +33,10 @@ def shape(kind: str) -> Model:
 def pair(kind: str) -> tuple[torch.nn.Module, LlamaForCausalLM]:
     torch.manual_seed(1)
     ours = shape(kind)
-    turns = {"rope_type": "default", "rope_theta": ours.rope_theta}
+    rope = {"rope_type": "default", "rope_theta": ours.rope_theta}
     if ours.rope_scaling:
-        turns |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-        turns["original_max_position_embeddings"] = 32
+        rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        rope["original_max_position_embeddings"] = 32
     config = LlamaConfig(
         num_hidden_layers=3,
         num_attention_heads=4,
@@ -47,7 +47,7 @@ def pair(kind: str) -> tuple[torch.nn.Module, LlamaForCausalLM]:
         vocab_size=199,
         rms_norm_eps=ours.norm_eps,
         tie_word_embeddings=ours.tied,
-        rope_parameters=turns,
+        rope_parameters=rope,
         initializer_range=0.2,
     )
     reference = LlamaForCausalLM(config)
@@ -75,32 +75,32 @@ def test_with_the_references_weights_it_gives_the_references_logits_and_gradient
 
 
 @kinds
-def test_weights_go_to_the_reference_and_back_unchanged(kind: str) -> None:
+def test_weights_are_converted_to_the_reference_and_back_unchanged(kind: str) -> None:
     ours, reference = pair(kind)
-    there = SPEC.to_hf(weights(ours))
-    missing, unexpected = reference.load_state_dict(there, strict=False)
+    exported = SPEC.to_hf(weights(ours))
+    missing, unexpected = reference.load_state_dict(exported, strict=False)
     assert (missing, unexpected) == (["lm_head.weight"] if shape(kind).tied else [], [])
-    back = SPEC.from_hf(there)
-    assert all(torch.equal(back[name], tensor) for name, tensor in weights(ours).items())
+    imported = SPEC.from_hf(exported)
+    assert all(torch.equal(imported[name], tensor) for name, tensor in weights(ours).items())
 
 
 def test_the_published_frequencies_are_scaled_as_in_the_reference() -> None:
     """Compared where they are used: at the far end of the long context, where an error would be largest."""
-    turns = {"rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0}
-    turns |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    rope = {"rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     config = LlamaConfig(
         num_hidden_layers=1, num_attention_heads=1, hidden_size=64, intermediate_size=8, vocab_size=8,
-        max_position_embeddings=131_072, rope_parameters=turns,
+        max_position_embeddings=131_072, rope_parameters=rope,
     )  # fmt: skip
     preset = presets("model")["llama3.2-1b"].document.values
     small = {"layers": 1, "heads": 1, "kv_heads": 1, "width": 64, "hidden": 8, "vocab": 8}
     ours = SPEC.build(Model.model_validate(preset | small))
-    places = torch.tensor([[0, 1, 8191, 100_000, 131_071]])
-    cos, sin = LlamaForCausalLM(config).model.rotary_emb(torch.zeros(1), places)
+    positions = torch.tensor([[0, 1, 8191, 100_000, 131_071]])
+    cos, sin = LlamaForCausalLM(config).model.rotary_emb(torch.zeros(1), positions)
     assert isinstance(ours, Llama)
-    found = ours.rotary.table_L2D[places[0]]
-    assert torch.allclose(found[:, 0], cos[0, :, :32], atol=1e-6)
-    assert torch.allclose(found[:, 1], sin[0, :, :32], atol=1e-6)
+    table = ours.rotary.table_L2D[positions[0]]
+    assert torch.allclose(table[:, 0], cos[0, :, :32], atol=1e-6)
+    assert torch.allclose(table[:, 1], sin[0, :, :32], atol=1e-6)
 
 
 def test_a_model_built_without_memory_has_its_rotary_table_and_does_not_save_it() -> None:
@@ -127,7 +127,7 @@ def test_attention_extremes_are_those_of_the_references_scores() -> None:
     hidden = reference(tokens, output_hidden_states=True).hidden_states
     cos, sin = reference.model.rotary_emb(hidden[0], torch.arange(20)[None])
     future = torch.ones(20, 20, dtype=torch.bool).triu(1)
-    for layer, (largest, smallest) in enumerate(attention_extremes(ours, tokens)):
+    for layer, (largest, smallest) in enumerate(SPEC.attention_extremes(ours, tokens)):
         block = reference.model.layers[layer]
         x = block.input_layernorm(hidden[layer])
         q, k = (

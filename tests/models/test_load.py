@@ -23,14 +23,14 @@ def run(worker: Callable[..., RunDir]) -> RunDir:
 
 
 def weights(run: RunDir, step: int) -> dict[str, torch.Tensor]:
-    found = {name: torch.empty_like(p) for name, p in SPEC.build(run.spec().model).named_parameters()}
-    load({"model": found}, checkpoint_id=run.checkpoint(step), no_dist=True)
-    return found
+    tensors = {name: torch.empty_like(p) for name, p in SPEC.build(run.spec().model).named_parameters()}
+    load({"model": tensors}, checkpoint_id=run.checkpoint(step), no_dist=True)
+    return tensors
 
 
 def assert_step(run: RunDir, model: torch.nn.Module, step: int) -> None:
-    found = dict(model.named_parameters())
-    assert all(torch.equal(found[name], tensor) for name, tensor in weights(run, step).items())
+    parameters = dict(model.named_parameters())
+    assert all(torch.equal(parameters[name], tensor) for name, tensor in weights(run, step).items())
 
 
 def test_a_run_gives_its_newest_checkpoint_or_the_requested_one(run: RunDir) -> None:
@@ -54,9 +54,9 @@ def test_a_run_gives_its_newest_checkpoint_or_the_requested_one(run: RunDir) -> 
 def test_a_damaged_newest_checkpoint_is_skipped_and_named(run: RunDir) -> None:
     file = next(run.checkpoint(6).glob("*.distcp"))
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    found = load_model(run.path, device="cpu")
-    assert found.step == 4
-    assert f"step 6 was passed over: {file.name} has changed since it was written" in found.origin
+    loaded = load_model(run.path, device="cpu")
+    assert loaded.step == 4
+    assert f"step 6 was passed over: {file.name} has changed since it was written" in loaded.origin
     with pytest.raises(UserError, match=r"no checkpoint of run 'run' can be read; that of step 6: .* has changed"):
         load_model(run.path, step=6, device="cpu")
     with pytest.raises(UserError, match="has changed since it was written"):
@@ -108,8 +108,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path, run: RunDir) -> Non
     shutil.copytree(run.checkpoint(4), apart)
     with pytest.raises(UserError, match="is not inside its run"):
         load_model(apart)
-    with pytest.raises(UserError, match="'tpu-ish' is not a device"):
-        load_model(run.path, device="tpu-ish")
+    for device in ("tpu-ish", "meta", "mps:7", "vulkan"):
+        with pytest.raises(UserError, match=f"'{device}' is not a device of this machine"):
+            load_model(run.path, device=device)
     run.write_spec(run.spec().model_copy(update={"model": run.spec().model.model_copy(update={"width": 64})}))
     with pytest.raises(UserError, match=r"spec\.yaml has been changed: model\.width is 64 and was 32"):
         load_model(run.path, device="cpu")
@@ -124,7 +125,7 @@ def test_a_run_of_a_script_has_no_model_of_ours(tmp_path: Path) -> None:
 
 def test_a_model_without_its_tokenizer_loads_and_says_what_is_missing(run: RunDir) -> None:
     shutil.rmtree(run.tokenizer)
-    found = load_model(run.path, device="cpu")
-    assert found.tokenizer is None
+    loaded = load_model(run.path, device="cpu")
+    assert loaded.tokenizer is None
     with pytest.raises(UserError, match=r"run 'run', step 6 has no tokenizer\. Put the tokenizer\.json"):
-        found.read_tokenizer()
+        loaded.read_tokenizer()

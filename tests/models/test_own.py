@@ -71,9 +71,9 @@ def test_a_resumed_run_is_bit_identical_including_buffers(worker, mine) -> None:
     worker("name=parts", *overrides, "until.steps=4")
     parts = worker("name=parts", *overrides, "until.steps=8")
     assert losses(parts) == losses(whole)
-    one, other = (load_model(run.path, device="cpu").model.state_dict() for run in (parts, whole))
-    assert one["mean"].abs().sum() > 0
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    resumed, undisturbed = (load_model(run.path, device="cpu").model.state_dict() for run in (parts, whole))
+    assert resumed["mean"].abs().sum() > 0
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in undisturbed.items())
 
 
 def losses(run: RunDir) -> list[tuple[float, float | None]]:
@@ -81,7 +81,7 @@ def losses(run: RunDir) -> list[tuple[float, float | None]]:
 
 
 def test_its_weights_follow_from_the_seed_whichever_generator_draws_them(mine) -> None:
-    word = mine(
+    module = mine(
         "import random\nimport numpy as np\nimport torch\nfrom torch import nn\n"
         "def build(shape):\n"
         "    model = nn.Embedding(shape.vocab, shape.vocab)\n"
@@ -91,7 +91,7 @@ def test_its_weights_follow_from_the_seed_whichever_generator_draws_them(mine) -
 
     def drawn(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        return model_spec(f"{word}:build").build(SHAPE).state_dict()["weight"]
+        return model_spec(f"{module}:build").build(SHAPE).state_dict()["weight"]
 
     assert torch.equal(drawn(5), drawn(5))
     assert not drawn(5)[0].eq(drawn(6)[0]).any()
@@ -137,11 +137,11 @@ def test_code_that_does_not_fit_the_checkpoint_is_reported_in_one_line(worker, m
     ],
 )
 def test_an_unusable_model_is_reported_in_one_line_before_training(mine, body: str, parts: list[str]) -> None:
-    word = mine(f"import torch\nfrom torch import nn\n{OUT}\ndef build(shape):\n    {body}\n") + ":build"
-    with pytest.raises(UserError) as caught:
-        model_spec(word).build(SHAPE)
-    line = str(caught.value)
-    assert line.startswith(f"model.family names {word}, and ")
+    family = mine(f"import torch\nfrom torch import nn\n{OUT}\ndef build(shape):\n    {body}\n") + ":build"
+    with pytest.raises(UserError) as error:
+        model_spec(family).build(SHAPE)
+    line = str(error.value)
+    assert line.startswith(f"model.family names {family}, and ")
     assert [part for part in parts if part not in line] == [], line
     assert "\n" not in line
 
@@ -157,9 +157,9 @@ def test_a_name_that_is_not_a_function_is_refused(mine) -> None:
 
 
 def test_it_cannot_be_converted_to_transformers(mine) -> None:
-    word = f"{mine(NET)}:build"
-    for convert in (model_spec(word).to_hf, model_spec(word).from_hf):
-        with pytest.raises(UserError, match=f"{word} is your own code"):
+    family = f"{mine(NET)}:build"
+    for convert in (model_spec(family).to_hf, model_spec(family).from_hf):
+        with pytest.raises(UserError, match=f"{family} is your own code"):
             convert({})
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.net import measure as conducting
+from stoker.net import measure
 from stoker.net.agent_client import AgentClient
 from stoker.net.measure import probe
 from stoker.net.survey import NetworkSurvey, Site
@@ -51,7 +51,7 @@ class Wires:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
     def wire(self, number: int, face: str, address: str) -> None:
-        """One more from a host to the bridge."""
+        """Adds a wire from a host to the bridge."""
         near = f"{face}-{number}"
         self.bridge("ip", "link", "add", near, "type", "veth", "peer", "name", face, "netns", self._names[number])
         self.bridge("ip", "link", "set", near, "master", "wires", "up")
@@ -61,11 +61,11 @@ class Wires:
     def address(self, number: int) -> str:
         return f"{NET}.{10 + number}"
 
-    def bridge(self, *words: str) -> None:
-        ip("netns", "exec", self._bridge, *words)
+    def bridge(self, *arguments: str) -> None:
+        ip("netns", "exec", self._bridge, *arguments)
 
-    def host(self, number: int, *words: str) -> None:
-        ip("netns", "exec", self._names[number], *words)
+    def host(self, number: int, *arguments: str) -> None:
+        ip("netns", "exec", self._names[number], *arguments)
 
     @contextmanager
     def blocked(self, number: int, *rule: str) -> Iterator[None]:
@@ -78,7 +78,7 @@ class Wires:
     def survey(
         self, *, hosts: int = HOSTS, addresses: Callable[[int], str] | None = None, env: dict[str, str] | None = None
     ) -> NetworkSurvey:
-        """What `stoker net` would see: agents as in pods made for it."""
+        """As `stoker net` makes it, from agents as in temporary pods."""
         address = addresses or self.address
         agents = [
             AgentClient(
@@ -124,25 +124,25 @@ class Wires:
                 server.kill()
 
 
-def ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
-    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+def ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent is a Python of its own, and comes up slowly on a machine where other tests run too."""
-    monkeypatch.setattr(conducting, "START_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(conducting, "PROBE_S", PATIENCE_S)
+    """An agent is a Python process, and starts slowly on a machine that runs other tests."""
+    monkeypatch.setattr(measure, "START_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(measure, "PROBE_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
 def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wires]:
     root_with("ip", "iptables", "tc")
-    made = Wires(tmp_path_factory.mktemp("wires"))
+    wires = Wires(tmp_path_factory.mktemp("wires"))
     try:
-        made.up()
-        with made.dns():
-            yield made
+        wires.up()
+        with wires.dns():
+            yield wires
     finally:
-        made.down()
+        wires.down()

@@ -11,25 +11,25 @@ def main(address: str, *pairs: str) -> None:
     server.bind((address, 53))
     print("ready", flush=True)
     while True:
-        asked, where = server.recvfrom(512)
-        server.sendto(answer(asked, known), where)
+        query, client = server.recvfrom(512)
+        server.sendto(answer(query, known), client)
 
 
-def answer(asked: bytes, known: dict[str, str]) -> bytes:
+def answer(query: bytes, known: dict[str, str]) -> bytes:
     """An address for a name that is known, else that there is none."""
-    end = asked.index(b"\0", 12)
+    end = query.index(b"\0", 12)
     labels, at = [], 12
     while at < end:
-        labels.append(asked[at + 1 : at + 1 + asked[at]].decode())
-        at += 1 + asked[at]
+        labels.append(query[at + 1 : at + 1 + query[at]].decode())
+        at += 1 + query[at]
     address = known.get(".".join(labels))
-    kind = struct.unpack("!H", asked[end + 1 : end + 3])[0]
+    kind = struct.unpack("!H", query[end + 1 : end + 3])[0]
     records = b""
     if address and kind == 1:
         records = b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, 5, 4) + socket.inet_aton(address)
     flags = 0x8580 if address else 0x8583
-    head = asked[:2] + struct.pack("!HHHHH", flags, 1, 1 if records else 0, 0, 0)
-    return head + asked[12 : end + 5] + records
+    head = query[:2] + struct.pack("!HHHHH", flags, 1, 1 if records else 0, 0, 0)
+    return head + query[12 : end + 5] + records
 
 
 if __name__ == "__main__":

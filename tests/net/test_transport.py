@@ -1,4 +1,4 @@
-"""Interface and transport of a pod, from what its agent found; devices are read from a tree like the kernel's."""
+"""Interface and transport of a pod, from its agent's report; devices are read from a tree like the kernel's."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +25,10 @@ HOST = Host(
 
 @pytest.fixture
 def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Makes them, and gives what the agent sees."""
+    """Creates RDMA devices, and returns what the agent reports."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "lib"))
 
-    def make(driver: str, layer: str, *, state: str = "4: ACTIVE", given: bool = True, gpus: int = 1):
+    def create(driver: str, layer: str, *, state: str = "4: ACTIVE", given: bool = True, gpus: int = 1):
         sys, dev = tmp_path / "sys", tmp_path / "dev"
         port = sys / "rdmap0" / "ports" / "1"
         port.mkdir(parents=True)
@@ -44,10 +44,10 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             (dev / f"nvidia{number}").touch()
         return rdma.look(sys, dev)
 
-    return make
+    return create
 
 
-def test_without_devices_it_is_tcp_and_that_is_no_fall_back() -> None:
+def test_without_devices_the_transport_is_tcp_without_a_fault() -> None:
     assert transport(HOST) == "TCP"
     assert fallback(HOST) is None
 
@@ -59,7 +59,7 @@ def test_infiniband_that_works_is_used(devices) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "changes", "said"),
+    ("device", "changes", "problem"),
     [
         ({}, {"environment": {"NCCL_IB_DISABLE": "1"}}, "NCCL_IB_DISABLE is 1"),
         ({}, {"environment": {"NCCL_NET": "Socket"}}, "NCCL_NET is Socket"),
@@ -71,11 +71,11 @@ def test_infiniband_that_works_is_used(devices) -> None:
         ),
     ],
 )
-def test_a_silent_fall_back_from_infiniband_is_an_error(devices, words: dict, changes: dict, said: str) -> None:
-    host = replace(HOST, fabric=devices("mlx5_core", "InfiniBand", **words), **changes)
-    found = fallback(host)
-    assert found is not None
-    assert f"falls back from InfiniBand to TCP: {said}" in found.problem
+def test_a_silent_fall_back_from_infiniband_is_an_error(devices, device: dict, changes: dict, problem: str) -> None:
+    host = replace(HOST, fabric=devices("mlx5_core", "InfiniBand", **device), **changes)
+    fault = fallback(host)
+    assert fault is not None
+    assert f"falls back from InfiniBand to TCP: {problem}" in fault.problem
     assert transport(host) == "TCP"
 
 
@@ -116,13 +116,13 @@ def test_nccls_plugin_is_looked_for_where_the_loader_would(devices, tmp_path: Pa
     assert devices("efa", "Unspecified")["plugin"] is True
 
 
-def test_a_pod_that_asks_for_efa_and_has_none_is_told() -> None:
+def test_a_pod_that_asks_for_efa_and_has_none_is_reported() -> None:
     site = replace(HOST.site, wants={"vpc.amazonaws.com/efa": 4})
     assert "it asks for EFA and has no such device" in fallback(replace(HOST, site=site)).problem
 
 
 @pytest.mark.parametrize(
-    ("word", "chosen"),
+    ("value", "chosen"),
     [
         (None, ["eth0", "pod-id-link0"]),
         ("^lo", ["eth0", "pod-id-link0"]),
@@ -134,28 +134,28 @@ def test_a_pod_that_asks_for_efa_and_has_none_is_told() -> None:
         ("ens", []),
     ],
 )
-def test_nccl_reads_its_variable_so(word: str | None, chosen: list[str]) -> None:
-    assert nccl_choice(word, [LO, ETH0, POD_ID]) == chosen
+def test_the_variable_is_read_as_nccl_reads_it(value: str | None, chosen: list[str]) -> None:
+    assert nccl_choice(value, [LO, ETH0, POD_ID]) == chosen
 
 
 def test_a_link_local_interface_that_nccl_may_take_is_an_error() -> None:
     """EKS' pod identity gives a machine one; NCCL on it hangs."""
     gpus = HOST.fabric | {"plugin": False}
     host = replace(HOST, interfaces=[LO, ETH0, POD_ID], fabric=gpus, environment={"NCCL_SOCKET_IFNAME": "^lo"})
-    (found,) = wrong_interfaces(host, ["eth0"])
-    assert "may use pod-id-link0, a link-local interface: NCCL_SOCKET_IFNAME is ^lo" in found.problem
-    assert found.remedy == "Launch with env.NCCL_SOCKET_IFNAME=eth0"
+    (fault,) = wrong_interfaces(host, ["eth0"])
+    assert "may use pod-id-link0, a link-local interface: NCCL_SOCKET_IFNAME is ^lo" in fault.problem
+    assert fault.remedy == "Launch with env.NCCL_SOCKET_IFNAME=eth0"
     assert list(wrong_interfaces(replace(host, interfaces=[LO, ETH0]), ["eth0"])) == []
 
 
-def test_an_interface_that_does_not_lead_to_the_others_is_wrong() -> None:
+def test_an_interface_that_does_not_reach_the_others_is_wrong() -> None:
     eth1 = Interface(name="eth1", addresses=["192.168.3.4"], mtu=1500)
     host = replace(HOST, interfaces=[LO, ETH0, eth1], environment={"GLOO_SOCKET_IFNAME": "eth1"})
-    (found,) = wrong_interfaces(host, ["eth0"])
-    assert "reaches the others through eth0, but GLOO_SOCKET_IFNAME is eth1" in found.problem
+    (fault,) = wrong_interfaces(host, ["eth0"])
+    assert "reaches the others through eth0, but GLOO_SOCKET_IFNAME is eth1" in fault.problem
 
 
 def test_workers_that_talk_over_a_link_local_address_are_found() -> None:
     host = replace(HOST, interfaces=[LO, ETH0, POD_ID], talks=["169.254.170.23"])
-    (found,) = wrong_interfaces(host, ["eth0"])
-    assert "through pod-id-link0 (169.254.170.23)" in found.problem
+    (fault,) = wrong_interfaces(host, ["eth0"])
+    assert "through pod-id-link0 (169.254.170.23)" in fault.problem

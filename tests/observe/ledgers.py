@@ -1,4 +1,4 @@
-"""A run directory with the ledgers of training, without the training."""
+"""Writes the ledgers of a run without training it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ LENGTH, SEQUENCES, SEED = 16, 10, 3
 
 
 class Ledgers:
-    """A run directory with the ledgers of a trainer that did what it should, and nothing else."""
+    """A run directory with correct ledgers and nothing else."""
 
     def __init__(self, folder: Path, tokens: TokenSet) -> None:
         self.tokens, self.samples = tokens, tokens.train.samples(LENGTH)
@@ -32,7 +32,7 @@ class Ledgers:
     def attempt(
         self, number: int, *, start: int, stop: int, world: int = 2, drawn: int | None = None, epochs: int | None = None
     ) -> None:
-        """Steps start+1..stop, after `drawn` samples; with `epochs` the last one may be short."""
+        """Steps start+1..stop, after `drawn` samples; with `epochs`, the last step may be short."""
         since = (start, start * SEQUENCES if drawn is None else drawn)
         positions = epochs * self.samples if epochs else None
         for rank in range(world):
@@ -46,5 +46,5 @@ class Ledgers:
                         since=since,
                     ).ids
                     part = share(len(ids), rank=rank, world=world)
-                    mine = ids[part.start : part.stop]
-                    ledger.record(step, mine, self.tokens.train.read(mine, LENGTH))
+                    rank_ids = ids[part.start : part.stop]
+                    ledger.record(step, rank_ids, self.tokens.train.read(rank_ids, LENGTH))

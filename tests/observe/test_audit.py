@@ -24,7 +24,7 @@ LENGTH, SEQUENCES = 16, 10
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def token_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audit")
     text = "".join(f"line {i} of the text that the run is trained on\n" for i in range(200))
     (folder / "a.txt").write_text(text)
@@ -33,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class FakeRun:
-    """A run directory with the records of a trainer that did what it should."""
+    """A run directory with correct records."""
 
     def __init__(self, folder: Path, tokens: TokenSet, **until: int) -> None:
         self.tokens = tokens
@@ -58,7 +58,7 @@ class FakeRun:
         swap: int | None = None,
         saves: tuple[int, ...] = (),
     ) -> None:
-        """Steps start+1..stop. At step `swap` the first two rows change places after their ids were noted."""
+        """Steps start+1..stop. At step `swap` the first two rows are swapped after their ids were recorded."""
         self.dir.add_event(events.Started(attempt=number, step=start, world=world, chip="CPU", parameters=8), rank=0)
         marks: dict[int, list[Mark]] = {step: [] for step in saves}
         for rank in range(world):
@@ -67,11 +67,11 @@ class FakeRun:
                     order = Shuffled(1, self.samples)
                     ids = batch(order, sequences=SEQUENCES, step=step, positions=self.positions).ids
                     part = share(len(ids), rank=rank, world=world)
-                    mine = ids[part.start : part.stop]
-                    rows = self.tokens.train.read(mine, LENGTH)
+                    rank_ids = ids[part.start : part.stop]
+                    rows = self.tokens.train.read(rank_ids, LENGTH)
                     if step == swap:
                         rows[[0, 1]] = rows[[1, 0]]
-                    ledger.record(step, mine, rows)
+                    ledger.record(step, rank_ids, rows)
                     if step in marks:
                         marks[step].append(ledger.mark())
         for step in range(start + 1, stop + 1):
@@ -95,7 +95,7 @@ class FakeRun:
         return json.loads((self.dir.checkpoint(step) / "manifest.json").read_text())
 
     def cut(self, attempt: int, rank: int, after: int) -> None:
-        """Take the end of a ledger away: all that comes after a step."""
+        """Delete the records of a ledger after a step."""
         path = self.dir.ledger / f"attempt-{attempt:04d}-rank-{rank:04d}.jsonl"
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(line for line in lines if json.loads(line).get("step", 0) <= after))
@@ -104,7 +104,7 @@ class FakeRun:
         self.dir.write_exit(Exit(state="done", code=0, step=step, reason="done"))
 
     def edit(self, attempt: int, rank: int, step: int, change) -> None:
-        """Change the ledger's record of a step after the fact; None takes it out."""
+        """Change the ledger's record of a step; None deletes it."""
         path = self.dir.ledger / f"attempt-{attempt:04d}-rank-{rank:04d}.jsonl"
         lines = []
         for line in path.read_text().splitlines():
@@ -114,13 +114,13 @@ class FakeRun:
 
 
 @pytest.fixture
-def run(tmp_path: Path, made: Path) -> FakeRun:
-    return FakeRun(tmp_path / "run", TokenSet.open(made), steps=600)
+def run(tmp_path: Path, token_path: Path) -> FakeRun:
+    return FakeRun(tmp_path / "run", TokenSet.open(token_path), steps=600)
 
 
 @pytest.fixture
-def epoch_run(tmp_path: Path, made: Path) -> FakeRun:
-    return FakeRun(tmp_path / "run", TokenSet.open(made), epochs=2)
+def epoch_run(tmp_path: Path, token_path: Path) -> FakeRun:
+    return FakeRun(tmp_path / "run", TokenSet.open(token_path), epochs=2)
 
 
 def test_an_undisturbed_run_of_whole_epochs_passes(epoch_run: FakeRun) -> None:
@@ -133,7 +133,7 @@ def test_an_undisturbed_run_of_whole_epochs_passes(epoch_run: FakeRun) -> None:
     assert (result.missing, result.duplicated, result.mismatched) == (0, 0, 0)
 
 
-def test_what_a_killed_attempt_did_after_the_checkpoint_is_not_counted(run: FakeRun) -> None:
+def test_steps_of_a_killed_attempt_after_the_checkpoint_are_not_counted(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=57)
     run.attempt(2, start=50, stop=50)
     run.attempt(3, start=50, stop=71)
@@ -152,7 +152,7 @@ def test_the_number_of_workers_may_change(run: FakeRun) -> None:
     assert audit(run.dir).ok
 
 
-def test_a_step_in_flight_when_the_run_was_killed_is_no_fault(run: FakeRun) -> None:
+def test_a_step_in_flight_when_the_run_was_killed_is_no_problem(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=30, world=3)
     run.edit(1, 2, 30, lambda _: None)
     log = run.dir.path / "metrics.jsonl"
@@ -186,17 +186,17 @@ def test_one_sample_used_twice_with_its_true_tokens_fails(run: FakeRun) -> None:
     assert "step 4: 10 of its samples were used before in the same epoch" in result.problems
 
 
-def test_two_rows_that_changed_places_fail(run: FakeRun) -> None:
+def test_two_swapped_rows_fail(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=20, swap=13, world=1)
     result = audit(run.dir)
     assert (result.ok, result.mismatched, result.duplicated) == (False, 1, 0)
     assert "step 13, rank 0" in result.problems[0]
 
 
-def test_one_changed_token_in_a_shard_fails(tmp_path: Path, made: Path) -> None:
+def test_one_changed_token_in_a_shard_fails(tmp_path: Path, token_path: Path) -> None:
     copy = tmp_path / "tokens"
     copy.mkdir()
-    for path in made.iterdir():
+    for path in token_path.iterdir():
         if path.is_file():
             (copy / path.name).write_bytes(path.read_bytes())
     run = FakeRun(tmp_path / "run", TokenSet.open(copy), epochs=1)
@@ -232,7 +232,7 @@ def test_an_attempt_that_starts_beyond_what_was_done_fails(run: FakeRun) -> None
     assert not audit(run.dir).ok
 
 
-def test_a_run_that_says_it_is_done_too_early_fails(epoch_run: FakeRun) -> None:
+def test_a_run_that_is_done_too_early_fails(epoch_run: FakeRun) -> None:
     steps = -(-2 * epoch_run.samples // SEQUENCES)
     epoch_run.attempt(1, start=0, stop=steps - 1)
     assert audit(epoch_run.dir).ok
@@ -241,7 +241,7 @@ def test_a_run_that_says_it_is_done_too_early_fails(epoch_run: FakeRun) -> None:
     assert (result.ok, result.missing) == (False, 2 * epoch_run.samples - (steps - 1) * SEQUENCES)
 
 
-def test_other_data_in_the_place_of_the_runs_data_fails(run: FakeRun) -> None:
+def test_other_data_than_the_runs_own_fails(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=5)
     path = run.dir.path / "data.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"key": "other"}))
@@ -272,7 +272,7 @@ def test_a_run_without_a_step_proves_nothing(run: FakeRun) -> None:
     assert not audit(run.dir).ok
 
 
-def test_a_ledger_cut_short_after_a_kill_is_found_by_the_metrics(run: FakeRun) -> None:
+def test_a_ledger_truncated_after_a_kill_contradicts_the_metrics(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=30)
     assert audit(run.dir).ok
     for rank in range(2):
@@ -283,7 +283,7 @@ def test_a_ledger_cut_short_after_a_kill_is_found_by_the_metrics(run: FakeRun) -
     ]
 
 
-def test_a_ledger_cut_short_is_found_by_the_events_when_the_metrics_were_cut_too(run: FakeRun) -> None:
+def test_a_ledger_truncated_with_the_metrics_contradicts_the_events(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=30)
     run.dir.add_event(events.CheckpointSaved(step=30, seconds=1.0), rank=0)
     for rank in range(2):
@@ -299,7 +299,7 @@ def test_a_ledger_without_metrics_is_no_proof(run: FakeRun) -> None:
     assert audit(run.dir).problems == ["metrics.jsonl has no record of any step"]
 
 
-def test_what_a_killed_attempt_logged_after_the_checkpoint_is_no_fault(run: FakeRun) -> None:
+def test_metrics_of_a_killed_attempt_after_the_checkpoint_are_no_problem(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=57, saves=(50,))
     run.attempt(2, start=50, stop=52)
     result = audit(run.dir)
@@ -307,7 +307,7 @@ def test_what_a_killed_attempt_logged_after_the_checkpoint_is_no_fault(run: Fake
     assert result.steps == 52
 
 
-def test_an_attempt_that_died_before_it_said_that_it_had_started_is_no_fault(run: FakeRun) -> None:
+def test_an_attempt_killed_before_its_started_event_is_no_problem(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=57, saves=(50,))
     Ledger(run.dir.ledger, attempt=2, rank=0, world=1, start=50).close()
     result = audit(run.dir)
@@ -316,7 +316,7 @@ def test_an_attempt_that_died_before_it_said_that_it_had_started_is_no_fault(run
 
 
 @pytest.mark.parametrize("step", [3, 700])
-def test_an_exit_that_names_another_step_than_the_ledger_ends_with_fails(run: FakeRun, step: int) -> None:
+def test_an_exit_at_another_step_than_the_end_of_the_ledger_fails(run: FakeRun, step: int) -> None:
     run.attempt(1, start=0, stop=20, saves=(20,))
     run.done(20)
     assert audit(run.dir).ok
@@ -325,7 +325,7 @@ def test_an_exit_that_names_another_step_than_the_ledger_ends_with_fails(run: Fa
 
 
 @pytest.mark.parametrize("text", ["{", '{"state": "done", "code": 0, "step": "20", "reason": ""}', "[]"])
-def test_an_exit_that_is_none_fails(run: FakeRun, text: str) -> None:
+def test_a_damaged_exit_fails(run: FakeRun, text: str) -> None:
     run.attempt(1, start=0, stop=20)
     (run.dir.path / "exit.json").write_text(text)
     assert audit(run.dir).problems == ["exit.json is damaged"]
@@ -355,26 +355,26 @@ def test_a_checkpoint_that_was_trained_on_other_samples_fails(run: FakeRun) -> N
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 4])
-def test_a_ledger_that_changed_after_a_save_does_not_fit_its_checkpoint(run: FakeRun, attempt: int) -> None:
+def test_a_ledger_changed_after_a_save_contradicts_the_checkpoint(run: FakeRun, attempt: int) -> None:
     run.attempt(1, start=0, stop=57, saves=(40, 50))
     run.attempt(2, start=50, stop=60, world=3, saves=(60,))
-    run.attempt(3, start=60, stop=60)  # died before its first step
+    run.attempt(3, start=60, stop=60)  # killed before its first step
     run.attempt(4, start=60, stop=90, saves=(80,))
     assert audit(run.dir).ok, audit(run.dir).problems
     path = run.dir.ledger / f"attempt-{attempt:04d}-rank-0001.jsonl"
-    path.write_text(path.read_text().replace('"samples":', '"samples": ', 1))  # nothing but its bytes
+    path.write_text(path.read_text().replace('"samples":', '"samples": ', 1))  # changes only its bytes
     assert audit(run.dir).problems == [
         f"the ledger of attempt {attempt} is not the one that the checkpoint of step 80 was saved with"
     ]
 
 
-def test_what_happened_after_the_newest_save_is_not_bound_to_it(run: FakeRun) -> None:
+def test_steps_after_the_newest_save_are_not_compared_with_it(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=57, saves=(50,))
     assert audit(run.dir).ok
     assert audit(run.dir).unchecked == []
 
 
-def test_an_older_run_is_audited_and_what_cannot_be_checked_is_said(run: FakeRun) -> None:
+def test_an_older_run_is_audited_and_missing_checks_are_listed(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=20)
     assert audit(run.dir).unchecked == ["there is no checkpoint to compare the ledger with"]
     run.save(20, None)
@@ -389,8 +389,19 @@ def test_an_older_run_is_audited_and_what_cannot_be_checked_is_said(run: FakeRun
     assert result.unchecked == ["attempts up to 1 have no digest in a checkpoint"]
 
 
+def test_a_missing_ledger_between_two_others_is_reported(run: FakeRun) -> None:
+    run.attempt(1, start=0, stop=5)
+    run.attempt(2, start=0, stop=20, saves=(20,))
+    run.attempt(3, start=20, stop=30, saves=(30,))
+    assert audit(run.dir).ok, audit(run.dir).problems
+    for rank in range(2):
+        (run.dir.ledger / f"attempt-0002-rank-{rank:04d}.jsonl").unlink()
+    problem = "the ledger of attempt 2 is missing: the checkpoint of step 30 was saved with it"
+    assert problem in audit(run.dir).problems
+
+
 @pytest.mark.parametrize("ledger", [[], {"attempt-1": 3}, {"x": {"bytes": 1, "sha256": "y"}}, "text"])
-def test_digests_that_are_none_fail(run: FakeRun, ledger: object) -> None:
+def test_damaged_digests_fail(run: FakeRun, ledger: object) -> None:
     run.attempt(1, start=0, stop=20)
     run.save(20, {})
     manifest = run.manifest(20) | {"ledger": ledger}
@@ -399,7 +410,7 @@ def test_digests_that_are_none_fail(run: FakeRun, ledger: object) -> None:
     assert problem.startswith("the manifest of the newest checkpoint is damaged: step-000000020: is not a manifest: ")
 
 
-def test_a_run_in_a_cluster_is_not_proven_by_its_empty_ledger_here(run: FakeRun) -> None:
+def test_a_run_in_a_cluster_is_not_proven_by_its_local_folder(run: FakeRun) -> None:
     ClusterPlace(kind="kubernetes", context=None, namespace="lab", job="job", run="run", volume="v", image="i").write(
         run.dir
     )
@@ -423,7 +434,7 @@ def test_a_run_in_a_cluster_is_not_proven_by_its_empty_ledger_here(run: FakeRun)
     ],
     ids=range(9),
 )
-def test_a_line_of_the_ledger_that_is_no_record_is_counted_and_fails(run: FakeRun, line: str) -> None:
+def test_an_unreadable_line_of_the_ledger_is_counted_and_fails(run: FakeRun, line: str) -> None:
     run.attempt(1, start=0, stop=20)
     with (run.dir.ledger / "attempt-0001-rank-0001.jsonl").open("a") as file:
         file.write(line + "\n")
@@ -432,7 +443,7 @@ def test_a_line_of_the_ledger_that_is_no_record_is_counted_and_fails(run: FakeRu
     assert "a line of the ledger cannot be read" in result.problems[0]
 
 
-def test_a_header_of_a_hundred_million_ranks_is_answered_at_once(run: FakeRun) -> None:
+def test_a_header_with_a_huge_world_size_takes_no_time(run: FakeRun) -> None:
     path = run.dir.ledger / "attempt-0001-rank-0000.jsonl"
     path.write_text('{"attempt":1,"rank":0,"world":1000000,"start":0}\n')
     assert not audit(run.dir).ok
@@ -440,7 +451,7 @@ def test_a_header_of_a_hundred_million_ranks_is_answered_at_once(run: FakeRun) -
     assert "attempt-0001-rank-0000.jsonl has no header" in audit(run.dir).problems[0]
 
 
-def test_a_fifo_in_the_place_of_a_ledger_fails(run: FakeRun) -> None:
+def test_a_fifo_instead_of_a_ledger_fails(run: FakeRun) -> None:
     run.attempt(1, start=0, stop=20)
     path = run.dir.ledger / "attempt-0001-rank-0001.jsonl"
     path.unlink()

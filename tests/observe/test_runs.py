@@ -44,28 +44,28 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def test_a_run_that_somebody_holds_is_running_and_says_how_long_it_will_take(run: RunDir) -> None:
+def test_a_locked_run_is_running_with_the_time_left(run: RunDir) -> None:
     run.write_exit(Exit(state="failed", code=3, step=5, reason="of an earlier launch"))
     with run.lock():
-        seen = view(run)
-    assert (seen.state, seen.step, seen.steps, seen.reason) == ("running", 40, 100, "")
-    assert (seen.loss, seen.val_loss, seen.checkpoint, seen.workers) == (3.0, 4.5, 30, 2)
-    assert seen.seconds_left == 60 * 512 / 1024
+        status = view(run)
+    assert (status.state, status.step, status.steps, status.reason) == ("running", 40, 100, "")
+    assert (status.loss, status.val_loss, status.checkpoint, status.workers) == (3.0, 4.5, 30, 2)
+    assert status.seconds_left == 60 * 512 / 1024
 
 
-def test_a_run_that_nobody_holds_and_that_left_no_word_is_interrupted(run: RunDir) -> None:
+def test_an_unlocked_run_without_an_exit_is_interrupted(run: RunDir) -> None:
     assert view(run).state == "interrupted"
     assert view(run).seconds_left is None
 
 
 @pytest.mark.parametrize("state", ["done", "paused", "failed"])
-def test_a_run_that_ended_tells_how(run: RunDir, state: str) -> None:
+def test_a_run_that_ended_has_the_state_of_its_exit(run: RunDir, state: str) -> None:
     run.write_exit(Exit(state=state, code=0, step=42, reason="because", remedy="do this"))  # type: ignore[arg-type]
-    seen = view(run)
-    assert (seen.state, seen.step, seen.reason, seen.remedy) == (state, 42, "because", "do this")
+    status = view(run)
+    assert (status.state, status.step, status.reason, status.remedy) == (state, 42, "because", "do this")
 
 
-def test_a_resumed_run_is_where_it_resumed_not_where_it_was_killed(run: RunDir) -> None:
+def test_a_resumed_run_is_at_the_step_that_it_resumed_from(run: RunDir) -> None:
     run.add_event(events.Failed(code=None, signal="SIGKILL", line="", again=True), rank=1)
     run.add_event(events.Resumed(step=30), rank=0)
     assert (view(run).step, view(run).restarts) == (30, 1)
@@ -73,9 +73,15 @@ def test_a_resumed_run_is_where_it_resumed_not_where_it_was_killed(run: RunDir) 
     assert view(run).step == 31
 
 
-def test_a_run_that_never_started_can_be_looked_at(tmp_path: Path) -> None:
-    seen = view(new_run(tmp_path, "young"))
-    assert (seen.state, seen.step, seen.steps, seen.loss, seen.checkpoint) == ("interrupted", 0, None, None, None)
+def test_a_run_that_never_started_has_a_view(tmp_path: Path) -> None:
+    status = view(new_run(tmp_path, "young"))
+    assert (status.state, status.step, status.steps, status.loss, status.checkpoint) == (
+        "interrupted",
+        0,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_run_is_found_by_name_or_folder(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +91,10 @@ def test_a_run_is_found_by_name_or_folder(run: RunDir, tmp_path: Path, monkeypat
     assert find("./tale", tmp_path).path == tmp_path / "here" / "tale"
     assert find("tale", tmp_path).path == run.path
     (tmp_path / "no-run").mkdir()
-    assert [one.name for one in all_runs(tmp_path)] == ["tale"]
+    assert [listed_run.name for listed_run in all_runs(tmp_path)] == ["tale"]
 
 
-def test_an_unknown_run_names_the_nearest(run: RunDir, tmp_path: Path) -> None:
+def test_an_unknown_run_is_refused_with_a_similar_name(run: RunDir, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"no run 'tail' in {tmp_path}. Did you mean {run.name}?"):
         find("tail", tmp_path)
     with pytest.raises(UserError, match="There are: tale"):
@@ -97,10 +103,10 @@ def test_an_unknown_run_names_the_nearest(run: RunDir, tmp_path: Path) -> None:
         find("tale", tmp_path / "empty")
 
 
-def test_a_loss_that_was_not_finite_is_none_and_hides_no_older_one(run: RunDir) -> None:
+def test_a_loss_that_is_not_finite_is_none(run: RunDir) -> None:
     run.add_metrics({"step": 50, "time": time.time(), "loss": None, "val_loss": None, "grad_norm": None})
-    seen = view(run)
-    assert (seen.step, seen.loss, seen.val_loss) == (50, None, None)
+    status = view(run)
+    assert (status.step, status.loss, status.val_loss) == (50, None, None)
 
 
 def test_runs_are_listed_in_the_order_that_they_first_started(tmp_path: Path) -> None:
@@ -109,39 +115,39 @@ def test_runs_are_listed_in_the_order_that_they_first_started(tmp_path: Path) ->
     script = RunDir(tmp_path / "third")
     script.create(ScriptSpec(name="third", script="x.py"), None)
     first = RunDir(tmp_path / "first")
-    first.write_spec(first.any_spec())  # as a run that goes on with a changed spec does
+    first.write_spec(first.any_spec())  # as a resume with a changed spec does
     os.utime(first.path / "data.json")
     assert [run.name for run in all_runs(tmp_path)] == ["first", "second", "third"]
 
 
-def test_a_run_whose_first_event_is_torn_is_listed_all_the_same(tmp_path: Path) -> None:
+def test_a_run_with_a_truncated_first_event_is_listed(tmp_path: Path) -> None:
     run = new_run(tmp_path, "torn")
     (run.path / "events.jsonl").write_text('{"time": 17')
-    assert [one.name for one in all_runs(tmp_path)] == ["torn"]
+    assert [listed_run.name for listed_run in all_runs(tmp_path)] == ["torn"]
     assert row(run).state == "interrupted"
 
 
-def test_a_list_says_of_every_run_what_a_close_look_says(tmp_path: Path) -> None:
-    """Of many runs with long files: those that run, ended, died, were resumed, and never began."""
+def test_the_row_of_every_run_agrees_with_its_view(tmp_path: Path) -> None:
+    """Runs with long files: running, ended, killed, resumed, and never started."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
     for number in range(60):
         long_run(new_run(tmp_path, f"run-{number}"), draw)
-    held = [draw.choice(all_runs(tmp_path)) for _ in range(5)]
+    locked = [draw.choice(all_runs(tmp_path)) for _ in range(5)]
     with ExitStack() as locks:
-        for run in {run.name: run for run in held}.values():
+        for run in {run.name: run for run in locked}.values():
             locks.enter_context(run.lock())
         for run in all_runs(tmp_path):
-            seen, metrics, events = row(run), run.metrics(), events_of(run)
-            assert asdict(view(run)) | asdict(seen) == asdict(view(run))
+            status, metrics, events = row(run), run.metrics(), events_of(run)
+            assert asdict(view(run)) | asdict(status) == asdict(view(run))
             resumed = max((e["time"] for e in events if e["kind"] == "resumed"), default=0)
             if metrics and resumed < metrics[-1]["time"]:
-                assert (seen.step, seen.loss) == (metrics[-1]["step"], metrics[-1]["loss"])
+                assert (status.step, status.loss) == (metrics[-1]["step"], metrics[-1]["loss"])
             worlds = [e["workers"] for e in events if e["kind"] == "world"]
-            assert seen.workers == (worlds[-1] if worlds else None)
-            assert (seen.state == "running") is (run.name in {one.name for one in held})
-            assert (seen.seconds_left is not None) is (seen.state == "running" and bool(metrics))
+            assert status.workers == (worlds[-1] if worlds else None)
+            assert (status.state == "running") is (run.name in {locked_run.name for locked_run in locked})
+            assert (status.seconds_left is not None) is (status.state == "running" and bool(metrics))
 
 
 def long_run(run: RunDir, draw: random.Random) -> None:

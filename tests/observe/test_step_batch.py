@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from stoker.spec.errors import UserError
 from tests.observe.ledgers import LENGTH, SEED, SEQUENCES, Ledgers
 
 
-def test_a_step_is_that_of_the_attempt_that_survived(ledgers: Ledgers, tokens: TokenSet) -> None:
+def test_a_step_is_that_of_the_last_attempt_that_trained_it(ledgers: Ledgers, tokens: TokenSet) -> None:
     ledgers.attempt(1, start=0, stop=57, world=2)
     ledgers.attempt(2, start=50, stop=50, world=3)
     ledgers.attempt(3, start=50, stop=71, world=4)
@@ -21,16 +22,16 @@ def test_a_step_is_that_of_the_attempt_that_survived(ledgers: Ledgers, tokens: T
         (4, 40, 90, 400),
     ]
     for step, attempt, world in ((1, 1, 2), (40, 1, 2), (41, 4, 1), (90, 4, 1)):
-        found = step_batch(ledgers.dir, step, tokens)
-        assert (found.attempt, found.world, len(found.ranks)) == (attempt, world, world)
-        assert (found.in_order, found.in_shards) == (True, True)
+        batch = step_batch(ledgers.dir, step, tokens)
+        assert (batch.attempt, batch.world, len(batch.ranks)) == (attempt, world, world)
+        assert (batch.in_order, batch.in_shards) == (True, True)
         assert (
-            np.concatenate(found.ranks).tolist()
+            np.concatenate(batch.ranks).tolist()
             == order.batch(order.Shuffled(SEED, ledgers.samples), sequences=SEQUENCES, step=step).ids.tolist()
         )
 
 
-def test_what_follows_a_short_step_is_in_order_too(ledgers: Ledgers, tokens: TokenSet) -> None:
+def test_steps_after_a_short_step_are_in_order(ledgers: Ledgers, tokens: TokenSet) -> None:
     last = -(-ledgers.samples // SEQUENCES)
     assert ledgers.samples % SEQUENCES
     ledgers.attempt(1, start=0, stop=last, epochs=1)
@@ -42,7 +43,7 @@ def test_what_follows_a_short_step_is_in_order_too(ledgers: Ledgers, tokens: Tok
     assert step_batch(ledgers.dir, last + 7, tokens).in_order
 
 
-def test_samples_out_of_order_and_other_tokens_are_seen(ledgers: Ledgers, tokens: TokenSet) -> None:
+def test_samples_out_of_order_and_other_tokens_are_detected(ledgers: Ledgers, tokens: TokenSet) -> None:
     ledgers.attempt(1, start=0, stop=5)
     path = ledgers.dir.ledger / "attempt-0001-rank-0000.jsonl"
     lines = path.read_text().splitlines()
@@ -70,7 +71,7 @@ def test_a_run_without_a_ledger_has_no_steps(ledgers: Ledgers) -> None:
         ledgers.attempt(1, start=0, stop=0)
 
 
-def test_a_step_that_a_rank_has_lost_is_named(ledgers: Ledgers, tokens: TokenSet) -> None:
+def test_a_step_missing_for_a_rank_is_refused(ledgers: Ledgers, tokens: TokenSet) -> None:
     ledgers.attempt(1, start=0, stop=7)
     path = ledgers.dir.ledger / "attempt-0001-rank-0001.jsonl"
     path.write_text("".join(text for text in path.read_text().splitlines(keepends=True) if '"step":3' not in text))
@@ -79,7 +80,17 @@ def test_a_step_that_a_rank_has_lost_is_named(ledgers: Ledgers, tokens: TokenSet
     assert "stoker audit" in error.value.remedy
 
 
-def test_a_token_set_that_is_gone_or_another_is_refused(ledgers: Ledgers, tmp_path: Path, tokens: TokenSet) -> None:
+@pytest.mark.parametrize("sample", [10**6, -1, 2**62])
+def test_a_step_with_a_sample_that_does_not_exist_is_refused(ledgers: Ledgers, tokens: TokenSet, sample: int) -> None:
+    ledgers.attempt(1, start=0, stop=3, world=1)
+    path = ledgers.dir.ledger / "attempt-0001-rank-0000.jsonl"
+    path.write_text(re.sub(r'("step":2,"samples":\[)\d+', rf"\g<1>{sample}", path.read_text()))
+    with pytest.raises(UserError, match="is damaged at step 2: sample ids go from") as error:
+        step_batch(ledgers.dir, 2, tokens)
+    assert "stoker audit" in error.value.remedy
+
+
+def test_a_missing_or_different_token_set_is_refused(ledgers: Ledgers, tmp_path: Path, tokens: TokenSet) -> None:
     assert token_set(ledgers.dir).key == tokens.key
     ledgers.dir.create(ledgers.dir.spec(), DataRef(shards=str(tokens.path), key="another"))
     with pytest.raises(UserError, match="holds other data than the run was trained on"):
@@ -89,12 +100,12 @@ def test_a_token_set_that_is_gone_or_another_is_refused(ledgers: Ledgers, tmp_pa
         token_set(ledgers.dir)
 
 
-def test_the_documents_of_a_step_hold_what_the_model_was_given(ledgers: Ledgers, tokens: TokenSet) -> None:
+def test_the_documents_of_a_step_contain_its_tokens(ledgers: Ledgers, tokens: TokenSet) -> None:
     ledgers.attempt(1, start=0, stop=3, world=3)
-    found = documents(ledgers.dir, step_batch(ledgers.dir, 2, tokens), tokens)
-    assert [view.rank for view in found] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    views = documents(ledgers.dir, step_batch(ledgers.dir, 2, tokens), tokens)
+    assert [view.rank for view in views] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     text = (tokens.path.parent / "a.txt").read_bytes()
-    for view in found:
+    for view in views:
         assert sum(passage.tokens for passage in view.documents) == LENGTH + 1
         for passage in view.documents:
             assert passage.place is not None

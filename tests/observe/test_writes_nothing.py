@@ -1,4 +1,4 @@
-"""Reading a run writes no file and creates no folder, also in what observe calls."""
+"""Reading a run writes no file and creates no folder, in observe and in all that it calls."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ WRITING_EVENTS = {
 
 
 class Writes:
-    """Audit hooks cannot be removed, so there is one, which records only while it is asked to."""
+    """Audit hooks cannot be removed, so this one records only within `recorded`."""
 
     def __init__(self) -> None:
         self.recording = False
@@ -51,7 +51,7 @@ def writes() -> Writes:
     return Writes()
 
 
-def test_a_write_is_noticed(writes: Writes, tmp_path: Path) -> None:
+def test_a_write_is_recorded(writes: Writes, tmp_path: Path) -> None:
     with writes.recorded() as seen:
         (tmp_path / "folder").mkdir()
         (tmp_path / "file").write_text("text")
@@ -62,7 +62,7 @@ def test_reading_a_run_writes_nothing(writes: Writes, ledgers: Ledgers, tokens: 
     ledgers.attempt(1, start=0, stop=8)
     run = ledgers.dir
     with writes.recorded() as seen:
-        assert [found.name for found in all_runs(run.path.parent)] == [run.name]
+        assert [listed_run.name for listed_run in all_runs(run.path.parent)] == [run.name]
         assert find(run.name, run.path.parent).path == run.path
         assert "there is no run" in not_found("other", run.path.parent).problem
         assert why(run).state

@@ -1,4 +1,4 @@
-"""What a run names is executed when this user launched it there, or says so."""
+"""Code that a run names is executed only if this user launched the run there, or trusts it."""
 
 import shutil
 import stat
@@ -14,16 +14,16 @@ from stoker.spec.run import AnySpec
 from stoker.spec.trust import trusting
 
 
-def spec(*words: str) -> AnySpec:
-    end = [] if words[0].startswith("script") else ["until.steps=1"]
-    return load(None, [*words, *end]).spec
+def spec(*overrides: str) -> AnySpec:
+    end = [] if overrides[0].startswith("script") else ["until.steps=1"]
+    return load(None, [*overrides, *end]).spec
 
 
-def named(*words: str) -> list[str]:
-    return consent.launched_code(spec(*words))
+def named(*overrides: str) -> list[str]:
+    return consent.launched_code(spec(*overrides))
 
 
-TRAINED = ["data=books.txt", "model.family=mine:build", "callbacks=[mine:tell]", "env.LD_PRELOAD=mine.so"]
+OVERRIDES_WITH_CODE = ["data=books.txt", "model.family=mine:build", "callbacks=[mine:tell]", "env.LD_PRELOAD=mine.so"]
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path / "run")
 
 
-def test_what_is_executed_is_named() -> None:
+def test_code_that_is_executed_is_listed() -> None:
     assert named("data=books.txt") == []
-    assert named(*TRAINED) == ["model.family=mine:build", "env.LD_PRELOAD=mine.so", "callbacks=mine:tell"]
+    assert named(*OVERRIDES_WITH_CODE) == ["model.family=mine:build", "env.LD_PRELOAD=mine.so", "callbacks=mine:tell"]
     assert named("data.mix=[{path: mine:one, weight: 1}, {path: two.txt, weight: 1}]") == ["data.path=mine:one"]
     assert named("script=/x/work.py", "secrets.KEY=file:/home/me/key") == [
         "script=/x/work.py", "secrets.KEY=file:/home/me/key",
@@ -42,50 +42,50 @@ def test_what_is_executed_is_named() -> None:
     assert cluster == ["on.image=evil/image", 'on.pod={"spec": {"hostPID": true}}']
 
 
-def test_a_run_that_was_not_launched_here_is_refused_and_its_code_named(run: RunDir) -> None:
+def test_a_run_that_was_not_launched_here_is_refused_and_its_code_is_named(run: RunDir) -> None:
     with pytest.raises(UserError, match=r"names code .*: model\.family=mine:build, env\.LD_PRELOAD, ") as refused:
-        consent.require(run, named(*TRAINED))
-    assert "mine.so" not in str(refused.value), "what a variable holds is not shown"
+        consent.require(run, named(*OVERRIDES_WITH_CODE))
+    assert "mine.so" not in str(refused.value), "the value of a variable is not shown"
     assert "--trust" in refused.value.remedy
 
 
-def test_one_that_was_launched_is_not_asked_about(run: RunDir, state_folder: Path) -> None:
-    consent.record(run, spec(*TRAINED))
-    consent.require(run, named(*TRAINED))
+def test_a_run_that_was_launched_here_is_allowed(run: RunDir, state_folder: Path) -> None:
+    consent.record(run, spec(*OVERRIDES_WITH_CODE))
+    consent.require(run, named(*OVERRIDES_WITH_CODE))
     (folder,) = state_folder.glob("stoker/launched")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert all("mine.so" not in file.read_text() for file in folder.iterdir())
 
 
-def test_only_exactly_what_was_launched_is_trusted(run: RunDir) -> None:
-    consent.record(run, spec(*TRAINED))
+def test_only_exactly_the_code_that_was_launched_is_trusted(run: RunDir) -> None:
+    consent.record(run, spec(*OVERRIDES_WITH_CODE))
     for other in ("model.family=evil:build", "env.LD_PRELOAD=evil.so", "env.PYTHONPATH=/evil", "callbacks=[evil:tell]"):
         with pytest.raises(UserError, match="names code"):
-            consent.require(run, named(*TRAINED, other))
+            consent.require(run, named(*OVERRIDES_WITH_CODE, other))
     consent.record(run, spec("data=books.txt"))
     with pytest.raises(UserError, match="names code"):
-        consent.require(run, named(*TRAINED))
+        consent.require(run, named(*OVERRIDES_WITH_CODE))
 
 
 def test_a_copy_of_a_run_is_another_run(run: RunDir, tmp_path: Path) -> None:
     run.path.mkdir()
-    consent.record(run, spec(*TRAINED))
+    consent.record(run, spec(*OVERRIDES_WITH_CODE))
     copy = RunDir(Path(shutil.copytree(run.path, tmp_path / "copy")))
     with pytest.raises(UserError, match="names code"):
-        consent.require(copy, named(*TRAINED))
+        consent.require(copy, named(*OVERRIDES_WITH_CODE))
     (tmp_path / "link").symlink_to(run.path)
-    consent.require(RunDir(tmp_path / "link"), named(*TRAINED))
+    consent.require(RunDir(tmp_path / "link"), named(*OVERRIDES_WITH_CODE))
 
 
-def test_who_trusts_it_says_so(run: RunDir) -> None:
+def test_a_user_may_trust_any_run(run: RunDir) -> None:
     with trusting(True), trusting(False):
-        consent.require(run, named(*TRAINED))
+        consent.require(run, named(*OVERRIDES_WITH_CODE))
     with pytest.raises(UserError, match="names code"), trusting(False):
-        consent.require(run, named(*TRAINED))
+        consent.require(run, named(*OVERRIDES_WITH_CODE))
 
 
-def test_pods_are_made_only_of_the_image_that_the_run_was_launched_with(run: RunDir) -> None:
-    run.create(spec(*TRAINED), None)
+def test_pods_are_created_only_with_the_image_that_the_run_was_launched_with(run: RunDir) -> None:
+    run.create(spec(*OVERRIDES_WITH_CODE), None)
     place = ClusterPlace(
         kind="kubernetes", context=None, namespace="team", job="job", run="run", volume="v", image="mine/image:1"
     )
@@ -93,38 +93,38 @@ def test_pods_are_made_only_of_the_image_that_the_run_was_launched_with(run: Run
         consent.require_image(run, place.image)
     consent.record_image(run, place.image)
     consent.require_image(run, place.image)
-    consent.record(run, spec(*TRAINED))  # on the way to its next job it still has the one before
+    consent.record(run, spec(*OVERRIDES_WITH_CODE))  # until its next job exists, the previous image counts
     consent.require_image(run, place.image)
     with pytest.raises(UserError, match=r"at .*: place\.image=evil/image"):
         consent.require_image(run, "evil/image")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "9" * 5000, '{"run": 1}', '{"code": ["x"]}'])
-def test_a_record_that_is_none_is_no_consent(run: RunDir, state_folder: Path, text: str) -> None:
+def test_a_damaged_record_is_no_consent(run: RunDir, state_folder: Path, text: str) -> None:
     before = set(state_folder.rglob("*.json"))
-    consent.record(run, spec(*TRAINED))
+    consent.record(run, spec(*OVERRIDES_WITH_CODE))
     (file,) = set(state_folder.rglob("*.json")) - before
     file.write_text(text)
     with pytest.raises(UserError, match="names code"):
-        consent.require(run, named(*TRAINED))
+        consent.require(run, named(*OVERRIDES_WITH_CODE))
 
 
-def test_without_a_place_for_records_a_run_is_launched_all_the_same(
+def test_a_run_is_launched_even_if_consent_cannot_be_recorded(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    consent.record(run, spec(*TRAINED))
+    consent.record(run, spec(*OVERRIDES_WITH_CODE))
     with pytest.raises(UserError, match="names code"):
-        consent.require(run, named(*TRAINED))
+        consent.require(run, named(*OVERRIDES_WITH_CODE))
 
 
-def test_a_runs_own_spec_is_no_run_file(tmp_path: Path) -> None:
+def test_the_spec_of_a_run_is_not_a_run_file(tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.touch()
     assert consent.run_of(file) is None
     (tmp_path / "ledger").mkdir()
-    found = consent.run_of(file)
-    assert found is not None
-    assert found.path == tmp_path
+    run = consent.run_of(file)
+    assert run is not None
+    assert run.path == tmp_path
     assert consent.run_of(tmp_path / "run.yaml") is None

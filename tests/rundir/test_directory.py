@@ -20,7 +20,7 @@ def test_attempts_are_counted_up_from_the_highest_that_wrote_a_ledger(tmp_path: 
     assert run.next_attempt() == 13
 
 
-def test_a_line_torn_by_a_kill_is_passed_over_and_the_next_one_is_whole(tmp_path: Path) -> None:
+def test_a_line_torn_by_a_kill_is_skipped_and_the_next_is_complete(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.add_metrics({"step": 1, "loss": 2.0})
     with open(run.path / "metrics.jsonl", "a") as file:
@@ -36,7 +36,7 @@ def test_of_a_step_that_was_trained_again_the_last_line_counts(tmp_path: Path) -
     assert [record["loss"] for record in run.metrics()] == [3.0, 2.5, 1.0]
 
 
-def test_numbers_read_back_exactly_and_those_that_json_lacks_are_null(tmp_path: Path) -> None:
+def test_numbers_are_read_back_exactly_and_nan_and_infinity_become_null(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.add_metrics({"step": 1, "loss": 0.1 + 0.2, "grad_norm": math.nan, "attention": [[math.inf, -1e-300]]})
     line = (run.path / "metrics.jsonl").read_text()
@@ -44,7 +44,7 @@ def test_numbers_read_back_exactly_and_those_that_json_lacks_are_null(tmp_path: 
     assert record == {"step": 1, "loss": 0.1 + 0.2, "grad_norm": None, "attention": [[None, -1e-300]]}
 
 
-def test_only_one_may_write_a_run_and_the_other_is_told_who_does(tmp_path: Path) -> None:
+def test_only_one_process_may_write_a_run_and_the_error_names_it(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     assert run.holder() is None
     with run.lock():
@@ -55,7 +55,15 @@ def test_only_one_may_write_a_run_and_the_other_is_told_who_does(tmp_path: Path)
     assert run.holder() is None
 
 
-def test_a_copy_of_a_checkpoint_that_somebody_made_is_not_one_of_the_runs(tmp_path: Path) -> None:
+def test_a_process_that_has_not_written_its_name_to_the_lock_yet_is_another_process(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    with run.lock():
+        (run.path / "lock").write_text("")
+        with pytest.raises(UserError, match="is being written by another process"), RunDir(tmp_path).lock():
+            pass
+
+
+def test_a_copy_of_a_checkpoint_under_another_name_does_not_count(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for path in (run.checkpoint(20), run.checkpoints / "step-20", run.checkpoints / "step-000000020-copy"):
         path.mkdir(parents=True)
@@ -63,14 +71,14 @@ def test_a_copy_of_a_checkpoint_that_somebody_made_is_not_one_of_the_runs(tmp_pa
     assert [saved.path for saved in run.saved()] == [run.checkpoint(20)]
 
 
-def test_of_a_run_that_saves_and_prunes_a_checkpoint_is_always_found(tmp_path: Path) -> None:
+def test_a_run_that_saves_and_prunes_always_has_a_checkpoint(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
 
     def save(step: int) -> None:
         run.checkpoint(step).mkdir(parents=True)
         (run.checkpoint(step) / "manifest.json").write_text('{"step": 1, "files": {}}')
 
-    def live() -> None:
+    def save_and_prune() -> None:
         for step in range(1, 1500):
             save(step)
             (run.checkpoint(step - 1) / "manifest.json").unlink()
@@ -78,10 +86,10 @@ def test_of_a_run_that_saves_and_prunes_a_checkpoint_is_always_found(tmp_path: P
 
     save(0)
     with ThreadPoolExecutor(1) as pool:
-        living = pool.submit(live)
-        while not living.done():
+        writer = pool.submit(save_and_prune)
+        while not writer.done():
             assert run.saved()
-        living.result()
+        writer.result()
 
 
 @pytest.mark.parametrize("name", ["ledger", "logs", "checkpoints", "tb", "tokenizer", ".members"])

@@ -1,8 +1,10 @@
 """Only regular files of a run directory are opened, and no line takes more than its limit."""
 
+import errno
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ from stoker.spec.run import ScriptSpec
 
 
 def listen(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
 
 
 OTHERS: dict[str, Callable[[Path], object]] = {
@@ -31,20 +33,20 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(params=OTHERS)
 def other(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What stands in the place of a file."""
+    """Something else in the place of a file."""
     monkeypatch.chdir(tmp_path)  # the name of a socket has to be short
     OTHERS[request.param](Path("x"))
     return tmp_path / "x"
 
 
-def test_what_is_no_regular_file_is_not_opened(other: Path) -> None:
+def test_only_a_regular_file_is_opened(other: Path) -> None:
     with pytest.raises(NotRegularEntry, match="x is not a regular file"):
         open_regular(other, follow_links=False)
     with pytest.raises(NotRegularEntry):
         open_regular(other, root=other.parent, follow_links=False)
 
 
-def test_what_is_no_regular_file_is_not_written(other: Path) -> None:
+def test_only_a_regular_file_is_written(other: Path) -> None:
     with pytest.raises(NotRegularEntry):
         append_line(other, {"a": 1})
     assert not Path("nothing").exists()
@@ -56,6 +58,25 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     write_atomic(tmp_path / "x", "new")
     assert (tmp_path / "outside").read_text() == "as it was"
     assert (tmp_path / "x").read_text() == "new"
+
+
+def test_threads_that_write_the_same_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    texts = [str(number) * 100_000 for number in range(8)]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        for _ in range(20):
+            list(pool.map(lambda text: write_atomic(tmp_path / "x", text), texts))
+            assert (tmp_path / "x").read_text() in texts
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(tmp_path / "x", "new")
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("size", [9, 10, 11, 12, 25, 5 * MAX_LINE_BYTES])

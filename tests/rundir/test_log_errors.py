@@ -1,4 +1,4 @@
-"""Which line of a log is the reason of a failure."""
+"""Which line of a log explains a failure."""
 
 import pytest
 
@@ -35,7 +35,9 @@ NODE = Node(index=0, address="10.0.0.1", workers=1, host="h", pod="demo-0")
         ([ABORT], ABORT, "abort"),
     ],
 )  # fmt: skip
-def test_the_last_error_of_its_own_counts_and_not_what_follows_from_it(lines: list[str], line: str, kind: str) -> None:
+def test_the_last_error_of_the_process_itself_counts_and_not_its_consequences(
+    lines: list[str], line: str, kind: str
+) -> None:
     error = error_in(lines)
     assert error is not None
     assert (error.line, error.kind) == (line, kind)
@@ -63,15 +65,15 @@ def test_what_the_peers_of_a_failed_process_print_is_a_symptom(line: str) -> Non
     assert error.kind == "symptom"
 
 
-@pytest.mark.parametrize("words", ["leads", "follows node 1 at 10.0.0.2", "no longer leads: another node does"])
-def test_a_report_of_a_supervisor_is_no_reason(words: str) -> None:
-    note = f"stoker: {NODE} {words}"
+@pytest.mark.parametrize("report", ["leads", "follows node 1 at 10.0.0.2", "no longer leads: another node does"])
+def test_a_report_of_a_supervisor_is_not_an_error(report: str) -> None:
+    note = f"stoker: {NODE} {report}"
     assert error_in(["step 1", note]) is None
     assert last_line(["step 1", note]) == "step 1"
     assert last_line([note]) == ""
 
 
-def test_a_supervisor_that_gives_up_says_why() -> None:
+def test_the_message_of_a_supervisor_that_gives_up_is_an_error() -> None:
     line = f"stoker: {NODE} found no leader that accepts it: giving up"
     error = error_in([line])
     assert error is not None

@@ -27,7 +27,7 @@ def test_the_last_lines_of_a_long_log_are_found_from_its_end(tmp_path: Path) -> 
     assert last_lines(tmp_path / "none", 3) == []
 
 
-def test_one_rank_is_shown_as_it_is_and_all_with_their_rank(run: RunDir) -> None:
+def test_lines_have_their_rank_only_when_all_ranks_are_shown(run: RunDir) -> None:
     assert ranks(run) == [0, 1, 10]
     assert list(LogView(run, rank=1, tail=2).lines()) == ["line 3 of 1", "line 4 of 1"]
     lines = list(LogView(run, rank=None, tail=1).lines())
@@ -35,7 +35,7 @@ def test_one_rank_is_shown_as_it_is_and_all_with_their_rank(run: RunDir) -> None
 
 
 @pytest.mark.parametrize("tail", [2, None])
-def test_following_shows_what_is_added_once(run: RunDir, tail: int | None) -> None:
+def test_following_shows_each_new_line_once(run: RunDir, tail: int | None) -> None:
     view = LogView(run, rank=0, tail=tail)
     assert len(list(view.lines())) == (tail or 5)
     assert list(view.lines()) == []
@@ -44,16 +44,23 @@ def test_following_shows_what_is_added_once(run: RunDir, tail: int | None) -> No
     assert list(view.lines()) == ["more"]
 
 
-def test_a_rank_that_is_not_there_is_refused_with_those_that_are(run: RunDir) -> None:
+def test_a_rank_without_a_log_is_refused_and_the_ranks_with_logs_are_named(run: RunDir) -> None:
     with pytest.raises(UserError, match=r"no log of rank 7\. It has logs of ranks 0, 1, 10"):
         LogView(run, rank=7, tail=None)
+
+
+def test_of_very_many_ranks_a_few_are_named(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.add_event(events.World(attempt=1, workers=5000))
+    with pytest.raises(UserError, match=r"logs of ranks 0, 1, 2, .*, 15, … 4999$"):
+        LogView(run, rank=5000, tail=None)
 
 
 def stamped(second: int, text: str) -> str:
     return f"2026-11-15T04:57:{second:02d}.250Z {text}\n"
 
 
-def test_stamps_are_taken_off_and_order_the_ranks(tmp_path: Path) -> None:
+def test_timestamps_are_removed_and_order_the_ranks(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.log(0).parent.mkdir()
     run.log(0).write_text(stamped(1, "a") + stamped(4, "d") + stamped(99, "with d"))
@@ -66,17 +73,17 @@ def test_stamps_are_taken_off_and_order_the_ranks(tmp_path: Path) -> None:
     assert last_lines(run.log(0), 2) == ["d", "2026-11-15T04:57:99.250Z with d"]
 
 
-def test_only_what_was_printed_since_a_time_is_shown(tmp_path: Path) -> None:
+def test_only_lines_printed_since_a_time_are_shown(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.log(0).parent.mkdir()
-    run.log(0).write_text("nobody knows when\n" + "".join(stamped(i, f"line {i}") + "more\n" for i in range(10)))
+    run.log(0).write_text("without a time\n" + "".join(stamped(i, f"line {i}") + "more\n" for i in range(10)))
     view = LogView(run, rank=0, tail=None, since=1794718628.0)
     assert list(view.lines()) == ["line 8", "more", "line 9", "more"]
     assert list(LogView(run, rank=0, tail=2, since=1794718628.0).lines()) == ["line 9", "more"]
     assert list(LogView(run, rank=0, tail=9, since=1794718628.0).lines()) == ["line 8", "more", "line 9", "more"]
 
 
-def move_aside(run: RunDir, rank: int) -> None:
+def rotate(run: RunDir, rank: int) -> None:
     """As a supervisor does with a log that is too long."""
     for name in ("2", "1"):
         if (old := run.log(rank).with_suffix(f".log.{name}")).exists():
@@ -84,10 +91,10 @@ def move_aside(run: RunDir, rank: int) -> None:
     run.log(rank).rename(run.log(rank).with_suffix(".log.1"))
 
 
-def test_logs_that_were_moved_aside_are_one_text(run: RunDir) -> None:
+def test_rotated_logs_are_read_as_one(run: RunDir) -> None:
     whole = run.log(0).read_text().splitlines()
     for number in range(3):
-        move_aside(run, 0)
+        rotate(run, 0)
         run.log(0).write_text(f"after {number}\n")
         whole.append(f"after {number}")
     assert ranks(run) == [0, 1, 10]
@@ -99,14 +106,14 @@ def test_logs_that_were_moved_aside_are_one_text(run: RunDir) -> None:
 
 @pytest.mark.parametrize("tail", [None, 2])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_log_that_is_moved_aside_is_followed_without_a_gap(run: RunDir, tail: int | None, times: int) -> None:
+def test_a_log_that_is_rotated_is_followed_without_a_gap(run: RunDir, tail: int | None, times: int) -> None:
     view = LogView(run, rank=0, tail=tail)
     assert len(list(view.lines(ended=False))) == (tail or 5)
     expected = []
     for number in range(times):
         with run.log(0).open("a") as file:
             file.write(f"last words {number}\n")
-        move_aside(run, 0)
+        rotate(run, 0)
         run.log(0).write_text(f"a new file {number}\n")
         expected += [f"last words {number}", f"a new file {number}"]
     assert list(view.lines(ended=False)) == expected
@@ -117,7 +124,7 @@ def test_a_log_that_is_moved_aside_is_followed_without_a_gap(run: RunDir, tail: 
 
 
 @pytest.mark.parametrize("tail", [None, 0, 3])
-def test_a_line_without_an_end_waits_for_it_while_the_run_lives(run: RunDir, tail: int | None) -> None:
+def test_an_unfinished_line_is_held_back_while_the_run_is_running(run: RunDir, tail: int | None) -> None:
     with run.log(0).open("a") as file:
         file.write("half a")
     view = LogView(run, rank=0, tail=tail)

@@ -69,7 +69,7 @@ def run(tmp_path: Path) -> RunDir:
     ],
     ids=range(17),
 )
-def test_what_is_no_bounded_object_is_no_record(line: bytes) -> None:
+def test_only_an_object_within_the_limits_is_a_record(line: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (of many kinds)
         parse_line(line)
 
@@ -80,15 +80,28 @@ def test_what_is_no_bounded_object_is_no_record(line: bytes) -> None:
         {"time": None}, {"time": "now"}, {"time": -1}, {"time": 1e300}, {"time": True}, {"kind": 3}, {"kind": None},
         {"rank": "0"}, {"rank": -1}, {"host": 3}, {"step": "7"}, {"step": 1.5}, {"steps": []}, {"workers": 10**9},
         {"workers": -1}, {"again": "yes"}, {"nodes": [3]}, {"nodes": 3}, {"missing": 3}, {"reason": {}}, {"text": []},
-        {"tokens_per_step": "x"}, {"changes": []}, {"seconds": "x"},
+        {"tokens_per_step": "x"}, {"changes": []}, {"changes": {"a": [1]}},
+        {"changes": {"a": [1, 2, 3]}}, {"seconds": "x"},
     ],
     ids=str,
 )  # fmt: skip
-def test_an_event_has_a_time_and_a_kind_and_fields_that_can_be_computed_with(change: dict[str, Any]) -> None:
+def test_an_event_has_a_time_a_kind_and_fields_of_the_right_type(change: dict[str, Any]) -> None:
     assert parse_event({"time": 0, "kind": "of another version", "new": [{"a": 1}]})
     for event in EVENTS:
         assert parse_event(event)
     assert any(parse_event(event | change) is None for event in EVENTS)
+
+
+def test_an_event_of_another_version_keeps_its_kind_and_all_its_fields() -> None:
+    record = HEAD | {"kind": "of another version", "name": "x", "values": {"a": 1}}
+    event = parse_event(record)
+    assert event is not None
+    assert event.record() == record
+    assert event.sentence == "of another version: name=x  values={'a': 1}"
+    missing = HEAD | {"kind": "paused", "step": 3}
+    event = parse_event(missing)
+    assert event is not None
+    assert (event.record(), event.sentence) == (missing, "paused: step=3")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +133,7 @@ def test_bad_lines_are_skipped_and_counted_in_either_direction(tmp_path: Path) -
     assert skipped_summary({}) == skipped_summary({"lock": 0}) == ""
 
 
-def test_a_file_of_records_that_is_a_folder_is_one_that_cannot_be_read(run: RunDir) -> None:
+def test_a_folder_in_the_place_of_a_file_of_records_is_counted_as_unreadable(run: RunDir) -> None:
     (run.path / "events.jsonl").mkdir()
     assert run.events() == []
     assert list(run.events_backwards()) == []
@@ -138,7 +151,7 @@ def test_a_file_of_records_that_is_a_folder_is_one_that_cannot_be_read(run: RunD
     ],
     ids=range(10),
 )  # fmt: skip
-def test_an_exit_that_is_none_counts_as_skipped(run: RunDir, text: str) -> None:
+def test_a_damaged_exit_counts_as_skipped(run: RunDir, text: str) -> None:
     (run.path / "exit.json").write_text(text)
     assert run.exit() is None
     assert run.skipped == {"exit.json": 1}
@@ -165,7 +178,7 @@ def test_a_damaged_file_that_is_one_record_is_named(run: RunDir, text: str) -> N
     ],
     ids=range(8),
 )  # fmt: skip
-def test_a_spec_that_is_none_is_damaged(run: RunDir, text: str) -> None:
+def test_an_invalid_spec_is_damaged(run: RunDir, text: str) -> None:
     with pytest.raises(Damaged):
         parse_spec(text.encode())
     (run.path / "spec.yaml").write_text(text)
@@ -178,7 +191,7 @@ def test_a_spec_is_read_by_the_model_of_its_kind() -> None:
     assert isinstance(parse_spec(b"{name: a, data: {path: b}, until: {steps: 1}}"), RunSpec)
 
 
-def test_what_was_seen_elsewhere_has_what_readers_ask_for(run: RunDir) -> None:
+def test_the_last_seen_view_has_the_fields_that_readers_use(run: RunDir) -> None:
     run.write_seen({"asked": 1.0, "view": {"state": "failed", "step": 7, "more": [1]}})
     assert run.seen() == {
         "asked": 1.0,
@@ -190,7 +203,7 @@ def test_what_was_seen_elsewhere_has_what_readers_ask_for(run: RunDir) -> None:
     assert run.seen() is None
 
 
-def test_why_a_record_is_damaged_is_said_in_a_line() -> None:
+def test_the_reason_why_a_record_is_damaged_is_one_line() -> None:
     with pytest.raises(Damaged, match=r"^step: Input should be a valid integer$"):
         typed(Exit, '{"state": "done", "code": 0, "step": "7", "reason": ""}')
 
@@ -199,7 +212,7 @@ def unchanged(record: Any) -> Any:
     return record
 
 
-def test_only_whole_lines_are_handed_out_and_each_once(tmp_path: Path) -> None:
+def test_only_complete_lines_are_returned_and_each_once(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     tail = Tail(path)
     assert list(tail.records(unchanged)) == []
@@ -212,7 +225,7 @@ def test_only_whole_lines_are_handed_out_and_each_once(tmp_path: Path) -> None:
     assert tail.skipped == 1
 
 
-def test_from_now_leaves_out_what_is_there_already(tmp_path: Path) -> None:
+def test_from_now_skips_existing_records(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"old": 1}\n')
     tail = Tail.from_now(path)
@@ -221,7 +234,7 @@ def test_from_now_leaves_out_what_is_there_already(tmp_path: Path) -> None:
     assert list(tail.records(unchanged)) == [{"new": 1}]
 
 
-def test_records_come_newest_first_without_torn_ones(tmp_path: Path) -> None:
+def test_records_are_read_backwards_without_torn_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     assert list(records_backwards(path, unchanged)) == []
     path.write_text('{"kind": "a", "n": 1}\n{"torn\n\n3\n{"kind": "b", "n": 2}\n{"kind": "a", "n": 3}\n{"n": ')

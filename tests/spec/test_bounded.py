@@ -1,4 +1,4 @@
-"""JSON from outside is read within limits: what exceeds one is a ValueError, never a crash or a wait."""
+"""JSON from outside is read within limits: beyond a limit it is a ValueError, never a crash or a wait."""
 
 import json
 import os
@@ -16,7 +16,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 12))
 
 
-def test_plain_json_is_read_as_it_stands() -> None:
+def test_plain_json_is_parsed_unchanged() -> None:
     value = {"a": [1, -2.5, None, True, "é \\ [{ 😀"], "b": {"c": 2**63}}
     assert parse_json(json.dumps(value)) == value
     assert parse_json(json.dumps(value, ensure_ascii=False).encode()) == value
@@ -44,7 +44,7 @@ def test_plain_json_is_read_as_it_stands() -> None:
     ],
     ids=lambda text: text[:12],
 )
-def test_what_exceeds_a_limit_is_a_value_error(text: str) -> None:
+def test_json_beyond_a_limit_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_json(text)
 
@@ -115,9 +115,9 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
 )
 def test_yaml_beyond_a_limit_is_refused_while_it_is_read(text: str, message: str) -> None:
     for read in (parse_yaml_documents, parse_document):
-        with pytest.raises(UserError) as refused:
+        with pytest.raises(UserError) as error:
             read(text, "name")
-        assert message in str(refused.value)
+        assert message in str(error.value)
 
 
 def test_numbers_of_yaml_1_1_are_limited_too() -> None:
@@ -134,6 +134,6 @@ def test_yaml_within_the_limits_is_read() -> None:
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 5000, "9" * 5000, "-" + "9" * 5000, '["x', "[*a]"])
 def test_a_value_of_the_command_line_is_limited_too(text: str) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         parse_value(text, "command line")
-    assert len(str(refused.value)) < 400
+    assert len(str(error.value)) < 400

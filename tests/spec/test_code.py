@@ -1,4 +1,4 @@
-"""Code of the user's own: found without being run, and every mistake in it told in one line."""
+"""The user's own code: checked without running it, and every mistake in it is reported in one line."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ MARK = "from pathlib import Path\nPath('imported').touch()\n"
 
 
 @pytest.mark.parametrize(
-    ("word", "answer"),
+    ("reference", "answer"),
     [
         ("mine:build", True),
         ("pkg.mod:build", True),
@@ -22,10 +22,11 @@ MARK = "from pathlib import Path\nPath('imported').touch()\n"
         ("mine:", False),
         (":build", False),
         ("a b:c", False),
+        ("mine:build\n", False),
     ],
 )
-def test_code_is_a_module_a_colon_and_a_name(word: str, answer: bool) -> None:
-    assert is_code(word) is answer
+def test_code_is_a_module_a_colon_and_a_name(reference: str, answer: bool) -> None:
+    assert is_code(reference) is answer
 
 
 def test_a_module_of_this_folder_is_loaded(mine) -> None:
@@ -35,7 +36,7 @@ def test_a_module_of_this_folder_is_loaded(mine) -> None:
 
 def test_installed_modules_come_before_those_of_this_folder(mine, tmp_path: Path) -> None:
     mine("")
-    (tmp_path / "json.py").write_text("raise RuntimeError('this one is not meant')")
+    (tmp_path / "json.py").write_text("raise RuntimeError('the installed module must be imported')")
     check_code("json:dumps", "callbacks")
     assert load_code("json:dumps", "callbacks")([]) == "[]"
 
@@ -73,7 +74,7 @@ def test_folders_without_an_init_are_packages_too(mine, tmp_path: Path) -> None:
         "for build in range(3): pass",
     ],
 )
-def test_a_name_may_come_about_in_many_ways(mine, text: str) -> None:
+def test_a_name_may_be_defined_in_many_ways(mine, text: str) -> None:
     check_code(f"{mine(text)}:build", "model.family")
 
 
@@ -87,29 +88,29 @@ def test_a_name_may_come_about_in_many_ways(mine, text: str) -> None:
         ("def build(:", ["line 1", "is not Python", "python /"]),
     ],
 )
-def test_a_mistake_is_told_without_running_anything(mine, text: str, parts: list[str]) -> None:
-    word = f"{mine(text)}:build"
-    with pytest.raises(UserError) as caught:
-        check_code(word, "model.family")
-    line = str(caught.value)
-    assert line.startswith(f"model.family names {word}, ")
+def test_a_mistake_is_reported_without_running_the_code(mine, text: str, parts: list[str]) -> None:
+    reference = f"{mine(text)}:build"
+    with pytest.raises(UserError) as error:
+        check_code(reference, "model.family")
+    line = str(error.value)
+    assert line.startswith(f"model.family names {reference}, ")
     assert [part for part in parts if part not in line] == []
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("look", [check_code, load_code])
-@pytest.mark.parametrize("word", ["gone_away:build", "gone_away.inner:build", "json.gone_away:build"])
-def test_a_module_that_is_not_there_is_named(mine, look, word: str) -> None:
+@pytest.mark.parametrize("check", [check_code, load_code])
+@pytest.mark.parametrize("reference", ["gone_away:build", "gone_away.inner:build", "json.gone_away:build"])
+def test_a_missing_module_is_named(mine, check, reference: str) -> None:
     mine("")
-    with pytest.raises(UserError, match=r"there is no module (json\.)?gone_away") as caught:
-        look(word, "callbacks")
-    assert "Run it from the folder that holds" in caught.value.remedy
+    with pytest.raises(UserError, match=r"there is no module (json\.)?gone_away") as error:
+        check(reference, "callbacks")
+    assert "Run it from the folder that holds" in error.value.remedy
 
 
-def test_what_a_notebook_defines_must_go_into_a_file() -> None:
-    with pytest.raises(UserError, match="the code of a script or a notebook") as caught:
+def test_code_of_a_notebook_must_be_moved_into_a_file() -> None:
+    with pytest.raises(UserError, match="the code of a script or a notebook") as error:
         check_code("__main__:build", "model.family")
-    assert "mine:build" in caught.value.remedy
+    assert "mine:build" in error.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -122,17 +123,22 @@ def test_what_a_notebook_defines_must_go_into_a_file() -> None:
         ("x = 1", "has no build"),
     ],
 )
-def test_an_import_that_fails_is_told_in_a_line(mine, text: str, part: str) -> None:
-    with pytest.raises(UserError, match=part) as caught:
+def test_an_import_that_fails_is_reported_in_one_line(mine, text: str, part: str) -> None:
+    with pytest.raises(UserError, match=part) as error:
         load_code(f"{mine(text)}:build", "data.path")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_an_error_is_told_by_the_line_of_the_users_file_even_if_a_library_raised_it(mine) -> None:
+def test_an_error_is_reported_with_the_line_of_the_users_file_even_if_a_library_raised_it(mine) -> None:
     name = mine("import json\n\ndef build():\n    return json.loads('{')\n")
     build = load_code(f"{name}:build", "model.family")
-    with pytest.raises(ValueError, match="property name") as caught:
+    with pytest.raises(ValueError, match="property name") as error:
         build()
-    told = explain(caught.value, f"{name}:build")
-    assert told.startswith("JSONDecodeError: ")
-    assert told.endswith(f" ({name}.py, line 4)")
+    summary = explain(error.value, f"{name}:build")
+    assert summary.startswith("JSONDecodeError: ")
+    assert summary.endswith(f" ({name}.py, line 4)")
+
+
+def test_a_module_without_a_file_that_lacks_the_name_is_reported() -> None:
+    with pytest.raises(UserError, match=r"sys has no build\. Define build in sys"):
+        load_code("sys:build", "callbacks")

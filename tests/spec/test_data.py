@@ -1,4 +1,4 @@
-"""What `data:` takes: places here and elsewhere, streams, mixtures; and what it says to the rest."""
+"""The values that `data:` accepts: local and remote paths, streams, mixtures; and its errors for all others."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from stoker.spec.schema import run_schema
 END = "until.steps=10"
 
 
-def test_places_elsewhere_stay_as_they_are_and_the_paths_of_a_mixture_are_the_files_own(tmp_path: Path) -> None:
+def test_urls_stay_unchanged_and_paths_of_a_mixture_are_relative_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(
         "data:\n"
@@ -27,13 +27,13 @@ def test_places_elsewhere_stay_as_they_are_and_the_paths_of_a_mixture_are_the_fi
     assert [(part.weight, part.field) for part in data.mix] == [(7.0, None), (3.0, "body")]
 
 
-def test_windows_take_human_units() -> None:
+def test_a_window_is_written_with_human_units() -> None:
     data = load(None, ["data.path=x", "data.stream=true", "data.window=128M", END]).training.data
     assert (data.stream, data.window, data.ahead) == (True, 128_000_000, 4)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("overrides", "parts"),
     [
         (["data={mix: [{path: a, weight: 1}]}"], ["data.mix"]),
         (["data={mix: [{path: a, weight: 1}, {path: b, weight: 0}]}"], ["data.mix", "more than 0"]),
@@ -51,14 +51,14 @@ def test_windows_take_human_units() -> None:
         (["data.path=x", "data.window=0"], ["data.window"]),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_a_remedy(words: list[str], said: list[str]) -> None:
-    with pytest.raises(UserError) as e:
-        load(None, [END, *words])
-    assert all(part.lower() in str(e.value).lower() for part in said), str(e.value)
-    assert "\n" not in str(e.value)
+def test_an_invalid_value_is_reported_in_one_line_with_a_remedy(overrides: list[str], parts: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        load(None, [END, *overrides])
+    assert all(part.lower() in str(error.value).lower() for part in parts), str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_the_schema_knows_a_mixture() -> None:
+def test_the_schema_has_mixtures() -> None:
     schema = run_schema()
     assert set(schema["$defs"]["MixturePart"]["properties"]) == {"path", "weight", "field"}
     assert "mix" in schema["$defs"]["Data"]["properties"]

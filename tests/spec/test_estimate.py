@@ -71,7 +71,7 @@ def test_flops_are_six_for_each_weight_in_a_product_and_attention_over_the_full_
     assert flops_per_token(small, VOCAB, 1024, counted=124_439_808) == 6 * weights + 12 * 12 * 768 * 1024
 
 
-def test_the_flops_of_a_model_of_the_users_own_are_six_for_each_parameter_that_was_counted() -> None:
+def test_the_flops_of_the_users_own_model_are_six_for_each_counted_parameter() -> None:
     assert flops_per_token(Model(family="mine:build"), VOCAB, 1024, counted=1_000) == 6_000
 
 

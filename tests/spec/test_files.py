@@ -1,4 +1,4 @@
-"""Only regular files are read, and no more of them than was agreed."""
+"""Only regular files are read, up to a size limit."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ def test_devices_and_sockets_are_refused(tmp_path: Path) -> None:
             open_regular(tmp_path / "socket")
 
 
-def test_what_cannot_be_opened_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for path, error in (
         (tmp_path, IsADirectoryError),

@@ -24,5 +24,5 @@ def test_an_unknown_chip_or_a_slice_of_one_has_no_peak(name: str) -> None:
     assert peak_flops(name, "fp16") is None
 
 
-def test_a_chip_has_no_peak_in_arithmetic_it_lacks() -> None:
+def test_a_chip_has_no_peak_for_arithmetic_that_it_does_not_support() -> None:
     assert peak_flops("Tesla V100-SXM2-16GB", "bf16") is None

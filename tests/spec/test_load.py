@@ -19,15 +19,15 @@ def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
     return path
 
 
-def refusal(file: Path | None, *words: str) -> str:
-    with pytest.raises(UserError) as caught:
-        load(file, words)
-    assert "\n" not in str(caught.value)
-    assert caught.value.remedy
-    return str(caught.value)
+def refusal(file: Path | None, *overrides: str) -> str:
+    with pytest.raises(UserError) as error:
+        load(file, overrides)
+    assert "\n" not in str(error.value)
+    assert error.value.remedy
+    return str(error.value)
 
 
-def test_default_preset_base_file_and_words_overrule_each_other_in_that_order(tmp_path: Path) -> None:
+def test_default_preset_base_file_and_overrides_have_precedence_in_that_order(tmp_path: Path) -> None:
     write(tmp_path, "base: demo\noptim: {eps: 1e-7, clip: 2}\nbatch: {sequences: 8}\n", "under.yaml")
     file = write(
         tmp_path,
@@ -48,7 +48,7 @@ def test_default_preset_base_file_and_words_overrule_each_other_in_that_order(tm
     for key, (value, origin) in expected.items():
         section, name = key.split(".")
         assert (getattr(getattr(loaded.spec, section), name), str(loaded.origins[key])) == (value, origin), key
-    assert [str(one.origin) for one in loaded.settings["optim.lr"]] == [
+    assert [str(setting.origin) for setting in loaded.settings["optim.lr"]] == [
         "command line",
         f"{file}:6",
         "run preset demo",
@@ -65,7 +65,7 @@ def test_every_key_has_an_origin(tmp_path: Path) -> None:
     assert {"name", "seed", "precision", "env.A"} < set(loaded.origins)
 
 
-def test_a_model_preset_on_the_command_line_comes_before_its_other_words_wherever_it_stands() -> None:
+def test_a_model_preset_on_the_command_line_is_applied_before_other_overrides_wherever_it_stands() -> None:
     spec = load(None, ["model.layers=2", "data=x", "model=gpt2-medium", "until.steps=1"]).spec
     assert (spec.model.layers, spec.model.width) == (2, 1024)
 
@@ -75,7 +75,7 @@ def test_a_base_on_the_command_line_replaces_the_base_of_the_file(tmp_path: Path
     assert load(file, ["base=mistral-gpt2-small"]).spec.precision == "fp16"
 
 
-def test_words_alone_make_a_run() -> None:
+def test_overrides_alone_make_a_run() -> None:
     spec = load(None, ["base=demo", "data=./books"]).spec
     assert spec.data.path == os.path.abspath("books")
     assert spec.name == "demo"
@@ -88,9 +88,9 @@ def test_yaml_1_2_scalars(tmp_path: Path) -> None:
     assert spec.env == {"no": "yes", "N": "007"}
 
 
-def test_words_are_yaml_where_they_open_a_list_or_a_mapping_and_text_elsewhere() -> None:
-    words = ["optim.betas=[0.8, 0.9]", "data.tokenizer={train: 4k}", "until.time=90m", "data=*.txt", "env.X=1e5"]
-    spec = load(None, [*words, "until.steps=1e3", "optim.clip=null"]).spec
+def test_overrides_are_yaml_if_they_start_a_list_or_mapping_and_scalars_otherwise() -> None:
+    overrides = ["optim.betas=[0.8, 0.9]", "data.tokenizer={train: 4k}", "until.time=90m", "data=*.txt", "env.X=1e5"]
+    spec = load(None, [*overrides, "until.steps=1e3", "optim.clip=null"]).spec
     assert spec.optim.betas == (0.8, 0.9)
     assert spec.data.model_dump()["tokenizer"] == {"train": 4000}
     assert spec.data.path == os.path.abspath("*.txt")
@@ -98,7 +98,7 @@ def test_words_are_yaml_where_they_open_a_list_or_a_mapping_and_text_elsewhere()
     assert spec.env == {"X": "1e5"}
 
 
-def test_a_part_of_a_value_can_be_said_by_its_own_key() -> None:
+def test_a_part_of_a_value_can_be_set_by_its_own_key() -> None:
     spec = load(None, ["data=x", "until.steps=1", "data.tokenizer.train=300"]).spec
     assert spec.data.model_dump()["tokenizer"] == {"train": 300}
 
@@ -116,19 +116,19 @@ def test_a_tokenizer_that_is_no_folder_is_a_name_on_the_hub(tmp_path: Path) -> N
 
 
 def test_a_glob_survives_a_folder_with_brackets_in_its_name(tmp_path: Path) -> None:
-    write(tmp_path / "a[1]", "text", "one.txt")
+    write(tmp_path / "a[1]", "text", "book.txt")
     file = write(tmp_path / "a[1]", "data: '*.txt'\nuntil: {steps: 1}\n")
     path = load(file, []).spec.data.path
     assert isinstance(path, str)
-    assert [found.name for found in Path("/").glob(path[1:])] == ["one.txt"]
+    assert [file.name for file in Path("/").glob(path[1:])] == ["book.txt"]
 
 
 @pytest.mark.parametrize(
-    ("place", "name"),
+    ("file", "name"),
     [("mine.yaml", "mine"), ("war and peace/run.yaml", "war-and-peace"), ("x/stoker.yml", "x"), ("_é!.yaml", "run")],
 )
-def test_a_run_is_named_after_its_file_or_folder(tmp_path: Path, place: str, name: str) -> None:
-    assert load(write(tmp_path, LEAST, place), []).spec.name == name
+def test_a_run_is_named_after_its_file_or_folder(tmp_path: Path, file: str, name: str) -> None:
+    assert load(write(tmp_path, LEAST, file), []).spec.name == name
 
 
 def test_a_name_is_not_inherited_from_a_base(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_name_is_not_inherited_from_a_base(tmp_path: Path) -> None:
     assert load(write(tmp_path, "base: first.yaml\n", "second.yaml"), []).spec.name == "second"
 
 
-def test_a_section_with_nothing_under_it_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_section_sets_nothing(tmp_path: Path) -> None:
     assert load(write(tmp_path, LEAST + "batch:\n#  length: 3\n"), []).spec.batch.length == 256
 
 
@@ -181,13 +181,15 @@ def test_a_section_with_nothing_under_it_says_nothing(tmp_path: Path) -> None:
         ("? [a]\n: 1\n", ["mine.yaml:3", "a key must be plain text"]),
     ],
 )
-def test_a_mistake_in_a_file_is_one_line_with_place_and_remedy(tmp_path: Path, text: str, parts: list[str]) -> None:
+def test_a_mistake_in_a_file_is_one_line_with_its_position_and_a_remedy(
+    tmp_path: Path, text: str, parts: list[str]
+) -> None:
     message = refusal(write(tmp_path, LEAST + text))
     assert [part for part in parts if part not in message] == [], message
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("overrides", "parts"),
     [
         (["data=x"], ["until is missing", "until.steps=1000"]),
         (["until.steps=1"], ["data is missing", "data=./books"]),
@@ -203,8 +205,8 @@ def test_a_mistake_in_a_file_is_one_line_with_place_and_remedy(tmp_path: Path, t
         (["data=x", "optim.rl=1"], ["optim.rl is unknown", "Did you mean optim.lr?"]),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line_with_a_remedy(words: list[str], parts: list[str]) -> None:
-    message = refusal(None, *words)
+def test_a_mistake_on_the_command_line_is_one_line_with_a_remedy(overrides: list[str], parts: list[str]) -> None:
+    message = refusal(None, *overrides)
     assert [part for part in parts if part not in message] == [], message
 
 
@@ -228,52 +230,52 @@ def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
 def test_any_spec_written_and_loaded_is_the_same(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    dice = random.Random(seed)
+    draw = random.Random(seed)
     for number in range(100):
-        spec = any_spec(dice)
+        spec = any_spec(draw)
         text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         loaded = load(write(tmp_path, text, f"{number}.yaml"), []).spec
         assert loaded == spec
         assert loaded.model_dump_json() == spec.model_dump_json()
 
 
-def any_spec(dice: random.Random) -> RunSpec:
-    some = dice.choice
-    stages = [(dice.randint(1, 9), dice.randint(10, 99)) for _ in range(dice.randint(1, 4))]
+def any_spec(draw: random.Random) -> RunSpec:
+    choose = draw.choice
+    stages = [(draw.randint(1, 9), draw.randint(10, 99)) for _ in range(draw.randint(1, 4))]
     return RunSpec.model_validate(
         {
-            "name": some(["a", "on", "no", "1.5-x", "2024", "x" * 100]),
-            "model": {"heads": 2, "width": 2 * dice.randint(1, 99), "dropout": dice.random(), "context": 4096},
+            "name": choose(["a", "on", "no", "1.5-x", "2024", "x" * 100]),
+            "model": {"heads": 2, "width": 2 * draw.randint(1, 99), "dropout": draw.random(), "context": 4096},
             "data": {
-                "path": some(["/a/*.txt", ["/a", "/é ü: x"], "s3://b/c#d"]),
-                "tokenizer": some([None, "gpt2", "/t", {"train": dice.randint(257, 10**6)}]),
-                "field": some(["text", "null", "yes", "12", "a: b", "1:30"]),
-                "validation": dice.random(),
+                "path": choose(["/a/*.txt", ["/a", "/é ü: x"], "s3://b/c#d"]),
+                "tokenizer": choose([None, "gpt2", "/t", {"train": draw.randint(257, 10**6)}]),
+                "field": choose(["text", "null", "yes", "12", "a: b", "1:30"]),
+                "validation": draw.random(),
             },
-            "batch": {"sequences": dice.randint(1, 10**12), "micro": some([None, 3])},
+            "batch": {"sequences": draw.randint(1, 10**12), "micro": choose([None, 3])},
             "optim": {
-                "lr": dice.random() * 10.0 ** -dice.randint(0, 12) + 1e-300,
-                "warmup": some([0, 1, 2000, 0.0, dice.random()]),
-                "decay": some([None, 7, 0.5]),
+                "lr": draw.random() * 10.0 ** -draw.randint(0, 12) + 1e-300,
+                "warmup": choose([0, 1, 2000, 0.0, draw.random()]),
+                "decay": choose([None, 7, 0.5]),
                 "schedule": "constant",
-                "betas": (dice.random(), dice.random()),
-                "clip": some([None, 0.5, 1]),
+                "betas": (draw.random(), draw.random()),
+                "clip": choose([None, 0.5, 1]),
             },
-            "until": {"time": dice.random() * 1e6 + 1e-9, "steps": some([None, "10k"])},
-            "compile": some(["auto", True, False]),
+            "until": {"time": draw.random() * 1e6 + 1e-9, "steps": choose([None, "10k"])},
+            "compile": choose(["auto", True, False]),
             "checkpoint": {
-                "every": some(["auto", 500, "10m", 0.25, stages]),
-                "resume": some(["auto", 0, 70]),
+                "every": choose(["auto", 500, "10m", 0.25, stages]),
+                "resume": choose(["auto", 0, 70]),
             },
-            "on": {"workers": some(["auto", 4])},
-            "seed": dice.randrange(2**63),
-            "env": some([{}, {"on": "off", "A": "1", "B": "", "C": "1.50", "D": "~"}]),
+            "on": {"workers": choose(["auto", 4])},
+            "seed": draw.randrange(2**63),
+            "env": choose([{}, {"on": "off", "A": "1", "B": "", "C": "1.50", "D": "~"}]),
         }
     )
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("override", "message"),
     [
         ("model.upcast_attention=true", "upcast_attention has no effect on the family bert"),
         ("batch.length=4", "et batch.length to 8 or more"),
@@ -282,11 +284,11 @@ def any_spec(dice: random.Random) -> RunSpec:
         ("objective.masking=never", "objective.masking"),
     ],
 )
-def test_what_bert_cannot_be_is_refused(word: str, said: str) -> None:
-    assert said in refusal(None, "data=.", "model=bert-tiny", "until.steps=1", "batch.length=64", word)
+def test_settings_that_bert_does_not_support_are_refused(override: str, message: str) -> None:
+    assert message in refusal(None, "data=.", "model=bert-tiny", "until.steps=1", "batch.length=64", override)
 
 
-def test_steps_of_a_launch_need_a_schedule_that_knows_its_end() -> None:
+def test_a_limit_of_steps_per_launch_needs_a_schedule_with_a_known_end() -> None:
     message = refusal(None, "data=.", "until.steps_this_run=5")
     assert "until has only time or steps_this_run" in message
     assert "optim.horizon" in message

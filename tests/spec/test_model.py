@@ -7,7 +7,7 @@ from stoker.spec.model import Model
 LLAMA = ["model.family=llama", "model.heads=8", "model.width=64", "data=x", "until.steps=1"]
 
 
-def test_the_feed_forward_follows_llamas_rule_where_nobody_says() -> None:
+def test_the_feed_forward_follows_llamas_rule_by_default() -> None:
     assert [Model(family="llama", heads=32, width=width).inner for width in (4096, 5120, 128)] == [11008, 13824, 512]
     assert Model(family="llama", hidden=100).inner == 100
     assert Model(heads=8, width=128).inner == 512
@@ -18,12 +18,12 @@ def test_rope_scaling_is_a_small_section_of_its_own() -> None:
     scaling = spec.model.rope_scaling
     assert (scaling.factor, scaling.low, scaling.high, scaling.original_context) == (32, 1, 4, 8192)
     assert load(None, [*LLAMA, "model.rope_scaling=null"]).spec.model.rope_scaling is None
-    again = load(spec, []).spec
-    assert again == spec
+    reloaded = load(spec, []).spec
+    assert reloaded == spec
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("overrides", "message"),
     [
         (["model.kv_heads=3"], "kv_heads 3 does not divide heads 8. Set kv_heads to 2"),
         (["model.kv_heads=16"], "kv_heads 16 does not divide heads 8. Set kv_heads to 8"),
@@ -44,9 +44,11 @@ def test_rope_scaling_is_a_small_section_of_its_own() -> None:
         (["model.rope_scaling={factor: 2, low: 4}"], "low 4 is not below high 4"),
     ],
 )
-def test_what_a_llama_cannot_be_is_said_in_one_line_with_a_remedy(words: list[str], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        load(None, [*LLAMA, *words])
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert caught.value.remedy
+def test_settings_that_a_llama_does_not_support_are_refused_in_one_line_with_a_remedy(
+    overrides: list[str], message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        load(None, [*LLAMA, *overrides])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.remedy

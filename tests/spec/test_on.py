@@ -1,4 +1,4 @@
-"""`on`: what may be said of where a run lives."""
+"""`on`: where a run executes, and its resources."""
 
 import json
 from pathlib import Path
@@ -15,12 +15,12 @@ from stoker.spec.run import AnySpec
 from stoker.spec.schema import run_schema
 
 
-def spec(*words: str) -> AnySpec:
-    return load(None, ["data=x", "until.steps=1", *words]).spec
+def spec(*overrides: str) -> AnySpec:
+    return load(None, ["data=x", "until.steps=1", *overrides]).spec
 
 
-def on_kubernetes(*words: str) -> KubernetesOn:
-    return kubernetes_on(spec("on.kind=kubernetes", *words))
+def on_kubernetes(*overrides: str) -> KubernetesOn:
+    return kubernetes_on(spec("on.kind=kubernetes", *overrides))
 
 
 def test_nodes_are_a_number_or_a_range() -> None:
@@ -32,7 +32,7 @@ def test_nodes_are_a_number_or_a_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("override", "message"),
     [
         ("on.nodes=8..1", r"8\.\.1 is not a range. Write 1\.\.8"),
         ("on.nodes=0", "'0' is not a number of nodes"),
@@ -53,32 +53,32 @@ def test_nodes_are_a_number_or_a_range() -> None:
         ("on.autoscale={cpu: 80}", r"autoscale is for a pytorchjob with a range of nodes\. Set on.job to pytorchjob"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(word: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        on_kubernetes(word)
+def test_an_invalid_value_is_refused_by_name(override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        on_kubernetes(override)
 
 
 @pytest.mark.parametrize("job", ["trainjob", "auto"])
-def test_over_a_runtime_of_the_clusters_the_number_of_nodes_is_fixed(job: str) -> None:
+def test_a_runtime_of_the_cluster_needs_a_fixed_number_of_nodes(job: str) -> None:
     with pytest.raises(UserError, match=r"needs a fixed number\. Set on.nodes to 3, or remove on.runtime"):
         on_kubernetes(f"on.job={job}", "on.runtime=torch", "on.nodes=1..3")
     assert on_kubernetes(f"on.job={job}", "on.runtime=torch", "on.nodes=3").runtime == "torch"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("overrides", "message"),
     [
         (["on.nodes=2", "on.cpu=2"], "autoscale is for a pytorchjob with a range of nodes"),
         (["on.nodes=1..4"], r"needs the cores that a pod requests\. Set on.cpu"),
         (["on.nodes=1..4", "on.cpu=2", "on.autoscale.cpu=0"], "It must be more than 0"),
     ],
 )
-def test_an_autoscaler_needs_a_range_of_nodes_and_pods_that_ask_for_cores(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        on_kubernetes("on.job=pytorchjob", "on.autoscale={cpu: 80}", *words)
+def test_an_autoscaler_needs_a_range_of_nodes_and_pods_that_request_cores(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        on_kubernetes("on.job=pytorchjob", "on.autoscale={cpu: 80}", *overrides)
 
 
-def test_a_spec_with_other_nodes_is_one_that_can_be_read_again() -> None:
+def test_a_spec_with_another_number_of_nodes_is_validated() -> None:
     spec = load(None, ["data=x", "until.steps=1", "on.kind=kubernetes", "on.job=pytorchjob", "on.nodes=1..4"]).spec
     assert with_nodes(spec, Nodes("2")).on == spec.on.model_copy(update={"nodes": Nodes("2")})
     chosen = load(spec, ["on.autoscale={cpu: 80}", "on.cpu=2"]).spec
@@ -93,12 +93,12 @@ def test_more_workers_than_gpus_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["nodes=2", "job=pytorchjob", "namespace=a", "spot=true", "gpus=1", "selectors={a: b}"]
+    "override", ["nodes=2", "job=pytorchjob", "namespace=a", "spot=true", "gpus=1", "selectors={a: b}"]
 )
-def test_what_is_for_kubernetes_is_refused_on_this_machine(word: str) -> None:
-    name = word.partition("=")[0]
+def test_a_key_for_kubernetes_is_refused_in_a_local_run(override: str) -> None:
+    name = override.partition("=")[0]
     with pytest.raises(UserError, match=f"{name} is for Kubernetes .* Set on.kind to kubernetes"):
-        spec(f"on.{word}")
+        spec(f"on.{override}")
     assert name in KubernetesOn.model_fields
 
 
@@ -106,21 +106,21 @@ def test_sizes_take_both_spellings() -> None:
     assert on_kubernetes("on.memory=16GiB").memory == on_kubernetes("on.memory=16Gi").memory == 16 * 2**30
 
 
-def test_a_run_may_move(tmp_path: Path) -> None:
-    here, there = spec("on.workers=2"), spec("on.kind=kubernetes", "on.nodes=1..4", "on.selectors={a: b}")
-    changes = difference(here, there)
+def test_a_run_may_move_to_another_backend(tmp_path: Path) -> None:
+    local, kubernetes = spec("on.workers=2"), spec("on.kind=kubernetes", "on.nodes=1..4", "on.selectors={a: b}")
+    changes = difference(local, kubernetes)
     assert not changes.refused
     assert changes.allowed["on.nodes"] == ("1", "1..4")
     run = RunDir(tmp_path / "run")
-    run.create(there, None)
+    run.create(kubernetes, None)
     run.add_event(events.Changed(changes=changes.allowed))
-    assert run.any_spec() == there
+    assert run.any_spec() == kubernetes
 
 
-def test_the_schema_knows_both_forms_of_nodes() -> None:
+def test_the_schema_has_both_forms_of_nodes() -> None:
     nodes = run_schema()["$defs"]["KubernetesOn"]["properties"]["nodes"]
     assert nodes["default"] == "1"
-    assert [one["type"] for one in nodes["anyOf"]] == [["integer", "string"], "string"]
+    assert [form["type"] for form in nodes["anyOf"]] == [["integer", "string"], "string"]
     assert yaml.safe_dump(run_schema())
 
 
@@ -130,7 +130,7 @@ def test_a_spec_file_of_an_earlier_version_has_the_keys_of_both_kinds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["on.kind=kubernets"], "is none of local, kubernetes. Did you mean kubernetes[?]"),
         (["on.kind=5"], 'on.kind is "5", which is none of local, kubernetes'),
@@ -138,9 +138,9 @@ def test_a_spec_file_of_an_earlier_version_has_the_keys_of_both_kinds() -> None:
         (["on.kind=kubernetes", "on.node=2"], r"on.node is unknown. Did you mean on.nodes\?"),
     ],
 )
-def test_an_unknown_kind_or_key_is_refused_with_the_nearest(words: list[str], message: str) -> None:
+def test_an_unknown_kind_or_key_is_refused_with_the_nearest(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        spec(*words)
+        spec(*overrides)
 
 
 def test_a_run_writes_the_keys_of_its_own_kind_only() -> None:

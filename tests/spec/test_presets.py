@@ -6,14 +6,14 @@ from stoker.spec.model import Model
 from stoker.spec.presets import preset, presets, presets_of_both_kinds
 
 
-def test_every_preset_loads_and_says_what_it_is() -> None:
-    for one in presets_of_both_kinds():
-        assert one.description
-        if one.kind == "model":
-            Model.model_validate(one.document.values)
-            assert {"family", "layers", "heads", "width", "context"} <= set(one.document.values)
+def test_every_preset_loads_and_has_a_description() -> None:
+    for listed in presets_of_both_kinds():
+        assert listed.description
+        if listed.kind == "model":
+            Model.model_validate(listed.document.values)
+            assert {"family", "layers", "heads", "width", "context"} <= set(listed.document.values)
         else:
-            load(None, [f"base={one.name}", "data=.", *(["objective.teacher=."] if "distil" in one.name else [])])
+            load(None, [f"base={listed.name}", "data=.", *(["objective.teacher=."] if "distil" in listed.name else [])])
     assert set(presets("model")) > {f"gpt2-{size}" for size in ("micro", "small", "medium", "large", "xl")}
     assert set(presets("model")) > {f"llama{size}" for size in ("2-7b", "2-13b", "2-70b", "3.1-8b", "3.1-70b", "-tiny")}
     assert set(presets("run")) >= {"demo", "gpt2-small", "mistral-gpt2-small", "llama2-7b"}

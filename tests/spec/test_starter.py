@@ -30,7 +30,7 @@ def test_a_starter_of_any_size_loads_and_leaves_an_epoch_enough_steps(tmp_path: 
         assert spec.until.steps * per_step <= 5 * summary.tokens
 
 
-def test_a_few_bytes_of_text_get_a_run_file_too(tmp_path: Path) -> None:
+def test_a_few_bytes_of_text_are_enough_for_a_run_file(tmp_path: Path) -> None:
     (tmp_path / "tiny.txt").write_text("ab")
     assert started(summarize([str(tmp_path / "tiny.txt")]), tmp_path).until.steps
 
@@ -44,17 +44,17 @@ def test_more_text_gets_a_larger_model(tmp_path: Path) -> None:
     assert sizes == sorted(set(sizes))
 
 
-def test_it_finds_the_field_that_holds_the_text(tmp_path: Path) -> None:
+def test_the_field_with_the_text_is_detected(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.write(json.dumps({"id": "1", "body": "a long story about nothing"}) + "\n")
     (tmp_path / "b.tsv").write_text("id\tstory\n1\tonce upon a time\n")
-    (tmp_path / "c.jsonl").write_text('{"text": "x", "title": "a longer one"}\n')
+    (tmp_path / "c.jsonl").write_text('{"text": "x", "title": "a longer text"}\n')
     assert summarize([str(tmp_path / "a.jsonl.gz")]).field == "body"
     assert summarize([str(tmp_path / "b.tsv")]).field == "story"
     assert summarize([str(tmp_path / "c.jsonl")]).field is None
 
 
-def test_it_takes_files_folders_and_globs_and_leaves_hidden_files_out(tmp_path: Path) -> None:
+def test_files_folders_and_globs_are_summarized_without_hidden_files(tmp_path: Path) -> None:
     for name in ("a.txt", "b.md", ".git/c.txt", "d/e.txt", "d/.f"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("12345678")
@@ -102,7 +102,7 @@ def test_a_run_file_inside_its_own_data_is_refused(tmp_path: Path) -> None:
         ("книги", "run"),
     ],
 )
-def test_a_run_is_named_after_its_data_wherever_its_file_lies(tmp_path: Path, place: str, name: str) -> None:
+def test_a_run_is_named_after_its_data_wherever_its_file_is(tmp_path: Path, place: str, name: str) -> None:
     for folder in ("books", "books.v1.2", "2024", "книги"):
         (tmp_path / folder).mkdir()
     for file in ("books/a long story.txt", "pile.jsonl.zst", "true.txt"):
@@ -111,3 +111,10 @@ def test_a_run_is_named_after_its_data_wherever_its_file_lies(tmp_path: Path, pl
     assert started(summary, tmp_path).name == name
     first = next(line for line in (tmp_path / "run.yaml").read_text().splitlines() if line and line[0] != "#")
     assert first.startswith("name: ")
+
+
+def test_a_run_may_be_named_after_a_long_number(tmp_path: Path) -> None:
+    name = "1" * 50
+    summary = DataSummary(paths=[tmp_path / name], files=1, formats=["text"], bytes=4000, tokens=1000)
+    (tmp_path / name).mkdir()
+    assert started(summary, tmp_path).name == name

@@ -23,7 +23,7 @@ def test_counts(text: object, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "k", "1.5", "0.0001k", "-3", "ten", "1e9999", "10 q", True])
-def test_what_is_no_count_is_refused(text: object) -> None:
+def test_an_invalid_count_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="not a"):
         count(text)
 
@@ -37,7 +37,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "h", "-2h", "2h!"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         duration(text)
 
@@ -55,6 +55,6 @@ def test_a_size_is_in_bytes(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "big", "-5GB", "5iB", "GB", "5 G B"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         size(text)

@@ -24,11 +24,11 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def refusal(*words: str) -> str:
-    with pytest.raises(UserError) as caught:
-        load(None, words)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def refusal(*overrides: str) -> str:
+    with pytest.raises(UserError) as error:
+        load(None, overrides)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def test_its_values_are_the_defaults_of_a_run_on_kubernetes(config: Path) -> None:
@@ -50,10 +50,10 @@ def test_a_run_file_and_overrides_rank_above_it(config: Path, tmp_path: Path) ->
     config.write_text("image: team/torch:1\nvolume: training\nregistry: team/runs\n")
     file = tmp_path / "mine.yaml"
     file.write_text("data: x\nuntil: {steps: 1}\non: {kind: kubernetes, image: of-the-file, registry: null}\n")
-    loaded = load(file, ["on.volume=of-the-words"])
+    loaded = load(file, ["on.volume=of-the-overrides"])
     on = loaded.spec.on.model_dump()
-    assert (on["image"], on["volume"], on["registry"]) == ("of-the-file", "of-the-words", None)
-    assert [str(saying.origin) for saying in loaded.settings["on.image"]] == [f"{file}:3", f"{config}:1", "default"]
+    assert (on["image"], on["volume"], on["registry"]) == ("of-the-file", "of-the-overrides", None)
+    assert [str(setting.origin) for setting in loaded.settings["on.image"]] == [f"{file}:3", f"{config}:1", "default"]
     assert loaded.from_user_config == {}
 
 
@@ -103,7 +103,7 @@ def test_a_relative_config_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_
     assert config_file() == tmp_path / ".config" / "stoker" / "config.yaml"
 
 
-def test_launch_shows_what_comes_from_it(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_launch_shows_the_values_that_come_from_it(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text("image: team/torch:1\nvolume: training\n")
     assert main(["launch", *CLUSTER, "on.image=other:1", "--dry-run"]) == 0
     out, err = capsys.readouterr()

@@ -21,7 +21,7 @@ CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",  # nobody is asked but the stores here
+    "AWS_EC2_METADATA_DISABLED": "true",  # only the stores here get requests
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
@@ -50,7 +50,7 @@ def fake_gcs() -> Iterator[int]:
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the user's own: no credentials, no endpoint, no cache."""
+    """No credentials, endpoints or cache of the user."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_"))]:
         monkeypatch.delenv(name)
     for name, value in CREDENTIALS.items():
@@ -61,9 +61,9 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def wire(request: pytest.FixtureRequest, bucket: str) -> Wire:
-    """What the bucket is reached by."""
-    found: Wire = request.getfixturevalue(f"{bucket[:2]}_wire")
-    return found
+    """The connection to the bucket."""
+    wire: Wire = request.getfixturevalue(f"{bucket[:2]}_wire")
+    return wire
 
 
 @pytest.fixture
@@ -100,20 +100,20 @@ def gs(fake_gcs: int, gs_wire: Wire) -> str:  # noqa: ARG001 (it is reached by t
 
 @pytest.fixture(params=["s3", "gs"])
 def bucket(request: pytest.FixtureRequest) -> str:
-    """One of each kind, in turn."""
+    """A bucket of each kind in turn."""
     url: str = request.getfixturevalue(request.param)
     return url
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """From now on this is another machine: one with a cache of its own."""
+    """Switches to the cache of another machine."""
     return lambda name: monkeypatch.setenv("STOKER_CACHE", str(tmp_path / f"cache-{name}"))
 
 
 @pytest.fixture
 def forbidding() -> Iterator[str]:
-    """A server that says 403 to everything, as S3 and as Google's API."""
+    """A server that answers 403 to every request, as S3 and as Google's API."""
 
     def forbid(_: str, path: str, __: Message) -> Answer:
         xml = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"

@@ -1,4 +1,4 @@
-"""Text in a bucket is data like any other: found by prefix or glob, fetched file by file, noticed when it changes."""
+"""Text in a bucket as data: found by prefix or glob, fetched file by file, checked for changes."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def fill(bucket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "names"),
+    ("path", "names"),
     [
         ("books", ["a.txt", "b.jsonl", "deep/c.txt"]),
         ("books/", ["a.txt", "b.jsonl", "deep/c.txt"]),
@@ -43,16 +43,16 @@ def fill(bucket: str) -> None:
         ("books/deep/c.txt", ["c.txt"]),
     ],
 )
-def test_a_prefix_a_glob_or_a_key_finds_its_objects(bucket: str, word: str, names: list[str]) -> None:
+def test_a_prefix_a_glob_or_a_key_finds_its_objects(bucket: str, path: str, names: list[str]) -> None:
     fill(bucket)
-    found = find(f"{bucket}/{word}")
-    assert [file.name for file in found] == names
-    assert all(file.url and file.url.startswith(bucket) and file.sha256 for file in found)
+    files = find(f"{bucket}/{path}")
+    assert [file.name for file in files] == names
+    assert all(file.url and file.url.startswith(bucket) and file.sha256 for file in files)
 
 
 def test_the_tokens_are_those_of_the_same_files_here(bucket: str, tmp_path: Path) -> None:
     fill(bucket)
-    there = prepared(data(f"{bucket}/books/*"), tmp_path / "store", workers=1)
+    remote = prepared(data(f"{bucket}/books/*"), tmp_path / "store", workers=1)
     for name, text in (
         ("a.txt", TEXT),
         ("b.jsonl", '{"text": "a line of JSON"}\n' * 40),
@@ -60,13 +60,13 @@ def test_the_tokens_are_those_of_the_same_files_here(bucket: str, tmp_path: Path
     ):
         (tmp_path / "here" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "here" / name).write_text(text)
-    here = prepared(data(str(tmp_path / "here")), tmp_path / "other", workers=1)
-    ids = np.arange(there.train.samples(16))
-    assert np.array_equal(there.train.read(ids, 16), here.train.read(ids, 16))
-    assert not (there.path / ".fetched").exists()
-    assert prepared(data(f"{bucket}/books/*"), tmp_path / "store").path == there.path
+    local = prepared(data(str(tmp_path / "here")), tmp_path / "other", workers=1)
+    ids = np.arange(remote.train.samples(16))
+    assert np.array_equal(remote.train.read(ids, 16), local.train.read(ids, 16))
+    assert not (remote.path / ".fetched").exists()
+    assert prepared(data(f"{bucket}/books/*"), tmp_path / "store").path == remote.path
     open_store(bucket).put("books/a.txt", TEXT.upper().encode())
-    assert prepared(data(f"{bucket}/books/*"), tmp_path / "store").key != there.key
+    assert prepared(data(f"{bucket}/books/*"), tmp_path / "store").key != remote.key
 
 
 def test_a_broken_connection_is_resumed(bucket: str, wire, tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_of_a_stream_from_a_bucket_no_sample_is_seen_twice(s3: str, tmp_path: Pa
     splits = [tokens.train, open_set(tokens.path).train]
     ranks = [Batches(split, part=part, parts=2, **settings) for part, split in enumerate(splits)]
     shares = [batches.get(step) for step in range(1, 31) for batches in ranks]
-    seen = [id for batch in shares if batch for id in batch.samples.tolist()]
+    samples = [id for batch in shares if batch for id in batch.samples.tolist()]
     for batches in ranks:
         batches.close()
     feeder.close()
-    assert len(set(seen)) == len(seen) == 30 * 12
+    assert len(set(samples)) == len(samples) == 30 * 12

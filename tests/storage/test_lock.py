@@ -1,4 +1,4 @@
-"""Who writes a run that is kept in a store."""
+"""The lock of a run that is kept in a store."""
 
 import subprocess
 import sys
@@ -29,15 +29,15 @@ def test_the_lock_of_a_dead_process_of_this_machine_is_free_at_once(bucket: str)
     assert process.returncode == 1
     store = open_store(bucket)
     remote = layout.look(store, "tale")
-    found = last(store, "tale", remote)
-    assert found.writer is not None
-    assert found.writer.held
-    assert not found.alive
+    newest = last(store, "tale", remote)
+    assert newest.writer is not None
+    assert newest.writer.held
+    assert not newest.alive
     Lock(store, "tale").take(remote)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"[" * 10_000, b'{"token": 1}', b"\xff", b"9" * 5000])
-def test_a_lock_that_is_none_is_named_and_odd_keys_are_not_ours(bucket: str, data: bytes) -> None:
+def test_an_invalid_lock_is_named_and_other_keys_are_ignored(bucket: str, data: bytes) -> None:
     store = open_store(bucket)
     store.put("tale/lock/²", b"")
     store.put("tale/lock/000000001", data)
@@ -58,10 +58,10 @@ def test_a_writer_elsewhere_counts_until_its_lock_expires(seconds: float, held: 
 
 def test_a_writer_that_lost_the_lock_notices_and_stops_writing(bucket: str) -> None:
     store = open_store(bucket)
-    mine = Lock(store, "tale")
-    mine.take(layout.look(store, "tale"))
-    mine._renewed -= EXPIRES_AFTER_S  # nothing was heard of us for a minute
+    lock = Lock(store, "tale")
+    lock.take(layout.look(store, "tale"))
+    lock._renewed -= EXPIRES_AFTER_S  # not renewed for a minute
     assert store.put_if_absent(f"tale/{layout.lock(2)}", b"{}")
     with pytest.raises(UserError):
-        mine.check()
-    assert not mine.renew()
+        lock.check()
+    assert not lock.renew()

@@ -1,4 +1,4 @@
-"""A run directory that is kept in a store: what goes up, what comes down, and who wins."""
+"""A run directory that is kept in a store: what is uploaded and downloaded, and how conflicts are resolved."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def spec(**checkpoint: object) -> RunSpec:
     )
 
 
-def work_on(url: str, *acts: Callable[[RunDir], None], wanted: RunSpec | None = None, exit: Exit = DONE) -> RunDir:
+def work_on(url: str, *actions: Callable[[RunDir], None], wanted: RunSpec | None = None, exit: Exit = DONE) -> RunDir:
     """What `stoker train` and its supervisor do around the training itself."""
     wanted = wanted or spec()
     run = RunDir(place(url) / "tale")
@@ -50,8 +50,8 @@ def work_on(url: str, *acts: Callable[[RunDir], None], wanted: RunSpec | None = 
     run.clear_exit()
 
     def work() -> int:
-        for act in acts:
-            act(run)
+        for action in actions:
+            action(run)
         run.write_exit(exit)
         return exit.code
 
@@ -63,7 +63,7 @@ def work_on(url: str, *acts: Callable[[RunDir], None], wanted: RunSpec | None = 
 def step(number: int, *, resume: int | str = "auto") -> Callable[[RunDir], None]:
     """Train one step and save it."""
 
-    def act(run: RunDir) -> None:
+    def train(run: RunDir) -> None:
         (run.ledger / "attempt-0001-rank-0000.jsonl").open("a").write(json.dumps({"step": number}) + "\n")
         run.add_metrics({"step": number, "time": float(number), "loss": 1 / number})
         folder = run.checkpoint(number)
@@ -76,7 +76,7 @@ def step(number: int, *, resume: int | str = "auto") -> Callable[[RunDir], None]
         files = {".metadata": facts, "__0_0.distcp": facts}
         write_json(folder / "manifest.json", {"step": number, "state": state, "files": files})
 
-    return act
+    return train
 
 
 def prune(*numbers: int) -> Callable[[RunDir], None]:
@@ -88,15 +88,15 @@ def keep(number: int) -> Callable[[RunDir], None]:
 
 
 @contextmanager
-def never_up() -> Iterator[None]:
-    """Nothing goes up before the end."""
+def no_background_uploads() -> Iterator[None]:
+    """Nothing is uploaded before the end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stoker.storage.sync.UPLOAD_EVERY_S", 3600.0)
         yield
 
 
 def steps_in(url: str) -> list[int]:
-    return layout.look(open_store(url), "tale").whole
+    return layout.look(open_store(url), "tale").complete
 
 
 def contents(run: RunDir) -> dict[str, bytes]:
@@ -108,24 +108,24 @@ def test_another_machine_finds_the_run_as_it_was_left(bucket: str, machine) -> N
     machine("one")
     first = work_on(bucket, step(1), step(2), step(3))
     machine("two")
-    again = RunDir(place(bucket) / "tale")
-    assert not again.exists()
-    pull(again, resume="auto")
-    assert contents(again) == {
+    copy = RunDir(place(bucket) / "tale")
+    assert not copy.exists()
+    pull(copy, resume="auto")
+    assert contents(copy) == {
         path: data
         for path, data in contents(first).items()
         if not path.startswith(("checkpoints/step-000000001", "checkpoints/step-000000002"))
     }
-    assert [saved.step for saved in run_dir(again.path).saved()] == [1, 2, 3]
+    assert [saved.step for saved in run_dir(copy.path).saved()] == [1, 2, 3]
 
 
-def test_the_run_can_go_to_and_fro(bucket: str, machine) -> None:
+def test_a_run_can_move_between_machines(bucket: str, machine) -> None:
     for number in range(1, 6):
         machine("even" if number % 2 == 0 else "odd")
         run = work_on(bucket, step(number), keep(2), wanted=spec(keep=2))
     machine("third")
-    seen = find("tale", place(bucket))
-    assert [record["step"] for record in seen.metrics()] == [1, 2, 3, 4, 5]
+    copy = find("tale", place(bucket))
+    assert [record["step"] for record in copy.metrics()] == [1, 2, 3, 4, 5]
     assert (run.ledger / "attempt-0001-rank-0000.jsonl").read_text().count("\n") == 5
     assert steps_in(bucket) == [4, 5]
 
@@ -142,7 +142,7 @@ def test_the_readers_of_another_machine_see_it_grow(bucket: str, machine, eventu
 
     def look(_run: RunDir) -> None:
         machine("reader")
-        eventually(lambda: _seen(bucket), every_s=0.1)
+        eventually(lambda: is_visible(bucket), every_s=0.1)
         view_there = view(find("tale", place(bucket)))
         assert (view_there.state, view_there.step) == ("running", 1)
         machine("writer")
@@ -155,7 +155,7 @@ def test_the_readers_of_another_machine_see_it_grow(bucket: str, machine, eventu
     assert folder != place(bucket)
 
 
-def _seen(bucket: str) -> bool:
+def is_visible(bucket: str) -> bool:
     return any(run.metrics() for run in all_runs(place(bucket)))
 
 
@@ -199,27 +199,27 @@ def test_a_rotated_log_continues_in_the_store(bucket: str, machine) -> None:
 def test_where_both_have_advanced_the_store_wins(bucket: str, machine) -> None:
     machine("one")
     work_on(bucket, step(1))
-    with never_up(), pytest.raises(KeyboardInterrupt):  # it trains on, and dies before anything of that is up
-        work_on(bucket, step(2), _die)
+    with no_background_uploads(), pytest.raises(KeyboardInterrupt):  # it trains, and dies before that is uploaded
+        work_on(bucket, step(2), interrupt)
     machine("two")
-    _let_the_lock_go(bucket)
+    release_lock(bucket)
     work_on(bucket, step(3))
 
     machine("one")
-    seen = find("tale", place(bucket))
-    assert [record["step"] for record in seen.metrics()] == [1, 3]
-    left = RunDir(place(bucket) / ".left" / "tale")
-    assert [record["step"] for record in left.metrics()] == [1, 2]
+    copy = find("tale", place(bucket))
+    assert [record["step"] for record in copy.metrics()] == [1, 3]
+    set_aside = RunDir(place(bucket) / ".left" / "tale")
+    assert [record["step"] for record in set_aside.metrics()] == [1, 2]
     work_on(bucket, step(4))
     assert steps_in(bucket) == [1, 3, 4]
 
 
 def test_files_missing_after_a_kill_are_uploaded_when_the_same_machine_resumes(bucket: str, machine) -> None:
     machine("one")
-    with never_up(), pytest.raises(KeyboardInterrupt):
-        work_on(bucket, step(1), step(2), _die)
+    with no_background_uploads(), pytest.raises(KeyboardInterrupt):
+        work_on(bucket, step(1), step(2), interrupt)
     assert steps_in(bucket) == []
-    _let_the_lock_go(bucket)
+    release_lock(bucket)
     work_on(bucket, step(3))
     assert steps_in(bucket) == [1, 2, 3]
 
@@ -227,7 +227,7 @@ def test_files_missing_after_a_kill_are_uploaded_when_the_same_machine_resumes(b
 def test_a_deleted_copy_is_fetched_again(bucket: str, machine) -> None:
     machine("one")
     run = work_on(bucket, step(1))
-    pull(run, resume="auto")  # about to go on
+    pull(run, resume="auto")  # about to resume
     shutil.rmtree(run.path)
     work_on(bucket, step(2))
     assert [record["step"] for record in run.metrics()] == [1, 2]
@@ -254,7 +254,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(bucket: str, m
     assert [saved.step for saved in run.saved()] == [2, 3]
 
 
-def test_a_run_that_is_sent_back_gets_all_from_there_on(bucket: str, machine) -> None:
+def test_a_run_that_resumes_from_an_earlier_step_replaces_the_later_checkpoints(bucket: str, machine) -> None:
     machine("one")
     work_on(bucket, step(1), step(2), step(3))
     machine("two")
@@ -301,17 +301,48 @@ def test_a_run_whose_end_was_not_uploaded_is_paused_and_reports_what_is_missing(
         wire.take_down()
         return 0
 
-    with run.lock(), never_up():
+    with run.lock(), no_background_uploads():
         assert mirrored(run, work, hurry=lambda: False) == 75
     exit = run.exit()
     assert exit is not None
     assert (exit.state, exit.code) == ("paused", 75)
     assert f"all 3 steps are done; not yet in {bucket}: checkpoints/step-000000001" in exit.reason
     wire.mend()
-    _let_the_lock_go(bucket)
+    release_lock(bucket)
     with Signals() as signals:
         work_on(bucket, lambda _run: time.sleep(2 * UPLOAD_EVERY_S + 1))
-    assert not signals.stop_requested  # the one that gave up does not mind who writes now
+    assert not signals.stop_requested  # the writer that gave up ignores the new writer
+    assert steps_in(bucket) == [1]
+
+
+def test_a_second_request_to_stop_interrupts_the_last_upload(s3: str, s3_wire) -> None:
+    run = RunDir(place(s3) / "tale")
+    pull(run, resume="auto")
+    run.create(spec(), None)
+    requested: list[float] = []
+
+    def work() -> int:
+        step(1)(run)
+        run.write_exit(DONE)
+        s3_wire.most = s3_wire.sent  # the upload blocks
+        requested.append(time.monotonic() + 1)
+        return 0
+
+    with run.lock(), no_background_uploads():
+        assert mirrored(run, work, hurry=lambda: time.monotonic() > requested[0]) == 75
+    assert time.monotonic() - requested[0] < 10
+    exit = run.exit()
+    assert exit is not None
+    assert exit.reason.endswith("(it had to end at once)")
+    s3_wire.cut()
+
+
+def test_a_checkpoint_with_a_missing_file_is_left_out(bucket: str) -> None:
+    def lose_a_file(run: RunDir) -> None:
+        (run.checkpoint(2) / "__0_0.distcp").unlink()
+
+    with no_background_uploads():
+        work_on(bucket, step(1), step(2), lose_a_file)
     assert steps_in(bucket) == [1]
 
 
@@ -353,7 +384,7 @@ def test_a_run_that_was_taken_over_ends_and_names_the_new_writer(s3: str, eventu
     assert steps_in(s3) == []
 
 
-def test_a_copy_of_which_nothing_is_known_gives_way(bucket: str) -> None:
+def test_a_copy_without_recorded_state_is_replaced(bucket: str) -> None:
     run = work_on(bucket, step(1))
     shutil.rmtree(run.path.parent / ".mirror")
     run.add_metrics({"step": 2, "loss": 0.0})
@@ -372,6 +403,23 @@ def test_a_key_that_points_outside_the_run_is_ignored(bucket: str, tmp_path: Pat
     assert not list(tmp_path.rglob("evil"))
 
 
+@pytest.mark.parametrize("key", ["/spec.yaml", "../spec.yaml", ".left/spec.yaml"])
+def test_a_folder_in_the_bucket_that_is_no_run_deletes_no_copy(bucket: str, key: str) -> None:
+    run = work_on(bucket, step(1))
+    open_store(bucket).put(key, b"no run")
+    assert [listed.name for listed in all_runs(place(bucket))] == ["tale"]
+    assert run.exists()
+
+
+@pytest.mark.parametrize("name", ["..", ".mirror"])
+def test_a_name_that_no_run_can_have_deletes_no_copy(bucket: str, name: str) -> None:
+    run = work_on(bucket, step(1))
+    with pytest.raises(UserError, match="there is no run"):
+        find(name, place(bucket))
+    assert run.exists()
+    assert (place(bucket) / ".mirror" / "tale").is_dir()
+
+
 def test_a_folder_is_uploaded_without_files_that_exist(bucket: str, wire, tmp_path: Path) -> None:
     folder = tmp_path / "export"
     (folder / "deep").mkdir(parents=True)
@@ -384,12 +432,12 @@ def test_a_folder_is_uploaded_without_files_that_exist(bucket: str, wire, tmp_pa
     assert wire.sent < 100_000
 
 
-def _die(_run: RunDir) -> None:
+def interrupt(_run: RunDir) -> None:
     raise KeyboardInterrupt
 
 
-def _let_the_lock_go(bucket: str) -> None:
-    """As time does: the process that held it is this one, and lives."""
+def release_lock(bucket: str) -> None:
+    """Stands in for its expiry: the process that holds it is this one, and alive."""
     store = open_store(bucket)
     key = max(key for key in store.list("tale/lock/").objects)
     data = json.loads(store.get(key) or b"{}")
@@ -401,8 +449,8 @@ def _notes(run: RunDir) -> list[str]:
 
 
 @pytest.mark.parametrize("text", ['{"url": "s3://somebody/else"}', "[]", "[" * 10_000, "{}"])
-def test_a_download_cannot_say_that_it_is_a_copy_of_a_bucket(tmp_path: Path, text: str) -> None:
-    """What is exported there would be sent to it."""
+def test_a_downloaded_file_cannot_make_a_folder_the_copy_of_a_bucket(tmp_path: Path, text: str) -> None:
+    """Exports to that folder would be uploaded to the bucket."""
     (tmp_path / "remote.json").write_text(text)
     assert remote_of(tmp_path) is None
     assert type(run_dir(tmp_path / "tale")) is RunDir
@@ -418,7 +466,7 @@ def test_a_damaged_place_of_copies_is_named(bucket: str, text: str) -> None:
 @pytest.mark.parametrize(
     "manifest", [b"{}", b"[" * 10_000, b"\xff\xfe", b'{"step": 2, "files": {"../x": {}}}', b"9" * 5000]
 )
-def test_a_manifest_in_a_store_that_is_none_is_no_checkpoint(bucket: str, manifest: bytes) -> None:
+def test_an_invalid_manifest_in_a_store_is_no_checkpoint(bucket: str, manifest: bytes) -> None:
     work_on(bucket, step(1))
     open_store(bucket).put("tale/checkpoints/step-000000002/manifest.json", manifest)
     assert [saved.step for saved in run_dir(place(bucket) / "tale").saved()] == [1]

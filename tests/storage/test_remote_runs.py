@@ -1,4 +1,4 @@
-"""Runs in a store through the real command: killed anywhere, seen from everywhere, refused when they cannot be."""
+"""Runs in a store through the real command: killed, read from another machine, refused with a reason."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def copy_of(url: str, name: str) -> RunDir:
 
 @pytest.fixture
 def saved_in() -> Callable[[str, str], list[int]]:
-    return lambda url, name: layout.look(open_store(url), name).whole
+    return lambda url, name: layout.look(open_store(url), name).complete
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,27 @@ def test_a_run_whose_machine_is_lost_resumes_from_the_store_bit_for_bit(
     request, stoker, tokens: Path, eventually, kill_tree, saved_in, kind: str, steps: int, workers: int
 ) -> None:
     url: str = request.getfixturevalue(kind)
-    words = [*MODEL, *EXACT, f"data={tokens}", f"until.steps={steps}", "checkpoint.every=20", f"on.workers={workers}"]
-    stoker("train", "name=whole", *words)
+    overrides = [
+        *MODEL,
+        *EXACT,
+        f"data={tokens}",
+        f"until.steps={steps}",
+        "checkpoint.every=20",
+        f"on.workers={workers}",
+    ]
+    stoker("train", "name=whole", *overrides)
 
     step = random.randrange(41, 60)
     print(f"killed at step {step}")
     (stoker.folder / "hold.py").write_text(HOLD.format(step=step))
-    words.append("callbacks=[hold:hold]")
-    process = stoker.start("train", "name=killed", *words, "--runs", url)
+    overrides.append("callbacks=[hold:hold]")
+    process = stoker.start("train", "name=killed", *overrides, "--runs", url)
     eventually(lambda: 40 in saved_in(url, "killed") or process.poll() is not None, every_s=0.2)
     kill_tree(process)
     (stoker.folder / "go").touch()
     assert process.returncode != 0, "it was over before it could be killed"
     shutil.rmtree(cache())
-    stoker("train", "name=killed", *words, "--runs", url)
+    stoker("train", "name=killed", *overrides, "--runs", url)
 
     run = copy_of(url, "killed")
     assert [event["step"] for event in events_of(run) if event["kind"] == "resumed"] == [40]
@@ -98,23 +105,23 @@ def test_every_verb_reads_a_run_in_a_store(stoker, tokens: Path, s3: str, machin
     machine("one")
     stoker("train", "name=tale", *SHORT, f"data={tokens}", "--runs", s3)
     machine("two")
-    where = ["--runs", s3]
+    runs = ["--runs", s3]
 
-    (row,) = json.loads(inside("ps", *where, "--json").stdout)
+    (row,) = json.loads(inside("ps", *runs, "--json").stdout)
     assert (row["name"], row["state"], row["step"]) == ("tale", "done", 6)
-    assert json.loads(inside("status", "tale", *where, "--json").stdout)["checkpoint"] == 6
-    assert "finished" in inside("events", "tale", *where).stdout
-    inside("logs", "tale", *where)
-    assert "is not running" in inside("stop", "tale", *where).stdout
-    assert "proven" in inside("audit", "tale", *where).stdout
+    assert json.loads(inside("status", "tale", *runs, "--json").stdout)["checkpoint"] == 6
+    assert "finished" in inside("events", "tale", *runs).stdout
+    inside("logs", "tale", *runs)
+    assert "is not running" in inside("stop", "tale", *runs).stdout
+    assert "proven" in inside("audit", "tale", *runs).stdout
     assert not list((place(s3) / "tale" / "checkpoints").iterdir())
-    inside("generate", "tale", "the stoker", "--tokens", "4", *where)
-    assert json.loads(inside("eval", "tale", "--sequences", "2", "--json", *where).stdout)["step"] == 6
-    assert json.loads(stoker("replay", "tale", "--step", "5", "--json", *where).stdout)["replayed"]["equal"]
-    inside("export", "tale", "--step", "3", "-o", str(tmp_path / "model"), *where)
+    inside("generate", "tale", "the stoker", "--tokens", "4", *runs)
+    assert json.loads(inside("eval", "tale", "--sequences", "2", "--json", *runs).stdout)["step"] == 6
+    assert json.loads(stoker("replay", "tale", "--step", "5", "--json", *runs).stdout)["replayed"]["equal"]
+    inside("export", "tale", "--step", "3", "-o", str(tmp_path / "model"), *runs)
     assert (tmp_path / "model" / "config.json").is_file()
-    assert "is done" in inside("train", "name=tale", *SHORT, f"data={tokens}", *where).stdout
-    done = inside("status", "tail", *where, code=2)
+    assert "is done" in inside("train", "name=tale", *SHORT, f"data={tokens}", *runs).stdout
+    done = inside("status", "tail", *runs, code=2)
     assert f"there is no run 'tail' in {s3}" in done.stderr
     assert "tale" in done.stderr
 
@@ -125,11 +132,11 @@ def test_an_export_and_an_import_are_kept_in_the_store(stoker, tokens: Path, s3:
     stoker("train", "name=tale", *SHORT, f"data={tokens}", "--runs", s3)
     inside("export", "tale", "--runs", s3)
     inside("export", "tale", "-o", f"{s3}-models/tale", "--runs", s3)
-    there = open_store(f"{s3}-models").list("tale/").objects
-    assert {"tale/config.json", "tale/model.safetensors", "tale/tokenizer.json"} <= set(there)
+    objects = open_store(f"{s3}-models").list("tale/").objects
+    assert {"tale/config.json", "tale/model.safetensors", "tale/tokenizer.json"} <= set(objects)
     assert "tale/export/step-6/config.json" in open_store(s3).list("tale/export/").objects
-    again = inside("export", "tale", "-o", f"{s3}-models/tale", "--runs", s3, code=2)
-    assert f"{s3}-models/tale is not empty" in again.stderr
+    refused = inside("export", "tale", "-o", f"{s3}-models/tale", "--runs", s3, code=2)
+    assert f"{s3}-models/tale is not empty" in refused.stderr
 
     machine("two")
     inside("export", "tale", "-o", "model", "--runs", s3)
@@ -146,9 +153,9 @@ def test_python_keeps_runs_in_a_store_too(tokens: Path, bucket: str, machine, tm
     run = api.submit("run.yaml", *SHORT, f"data={tokens}", runs=bucket)
     assert run.wait().state == "done"
     machine("two")
-    seen = api.open_run(run.name, runs=bucket)
-    assert len(seen.metrics()) == 6
-    assert seen.view().state == "done"
+    opened = api.open_run(run.name, runs=bucket)
+    assert len(opened.metrics()) == 6
+    assert opened.view().state == "done"
 
 
 def test_a_script_keeps_its_own_files_in_the_store(stoker, bucket: str, machine) -> None:
@@ -158,11 +165,11 @@ def test_a_script_keeps_its_own_files_in_the_store(stoker, bucket: str, machine)
         "file.write_text(file.read_text() + 'again ' if file.exists() else 'begun ')\n"
         "os._exit(0 if 'again' in file.read_text() else 75)\n"
     )
-    words = ["name=own", "script=own.py", "on.workers=1", "on.device=cpu", "--runs", bucket]
+    overrides = ["name=own", "script=own.py", "on.workers=1", "on.device=cpu", "--runs", bucket]
     machine("one")
-    stoker("train", *words, code=75)
+    stoker("train", *overrides, code=75)
     machine("two")
-    stoker("train", *words)
+    stoker("train", *overrides)
     assert open_store(bucket).get("own/mine/state.txt") == b"begun again "
 
 
@@ -171,8 +178,8 @@ def test_a_store_that_is_down_at_the_end_gives_75_and_the_same_command_uploads_t
     stoker, tokens: Path, s3: str, s3_wire, eventually, saved_in, machine
 ) -> None:
     machine("one")
-    words = ["name=tale", *SHORT, f"data={tokens}", "--runs", s3]
-    process = stoker.start("train", *words)
+    arguments = ["name=tale", *SHORT, f"data={tokens}", "--runs", s3]
+    process = stoker.start("train", *arguments)
     eventually(lambda: copy_of(s3, "tale").checkpoint(3).exists() or process.poll() is not None)
     s3_wire.take_down()
     output, _ = process.communicate(timeout=300)
@@ -180,14 +187,14 @@ def test_a_store_that_is_down_at_the_end_gives_75_and_the_same_command_uploads_t
     assert f"not yet in {s3}" in output
     s3_wire.mend()
     assert 6 not in saved_in(s3, "tale")
-    stoker("train", *words)
+    stoker("train", *arguments)
     machine("two")
     assert json.loads(stoker("status", "tale", "--runs", s3, "--json").stdout)["state"] == "done"
     assert saved_in(s3, "tale") == [3, 6]
 
 
-def one_line(*words: str) -> str:
-    done = inside("train", "name=tale", *SHORT, *words, code=2)
+def refused_in_one_line(*arguments: str) -> str:
+    done = inside("train", "name=tale", *SHORT, *arguments, code=2)
     (line,) = done.stderr.splitlines()
     assert "Traceback" not in done.stdout
     assert not (cache() / "runs").exists() or not list((cache() / "runs").glob("*/tale/checkpoints/*"))
@@ -201,13 +208,13 @@ def test_a_bucket_without_permission_is_refused_before_anything_is_done(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", forbidding)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", forbidding)
-    line = one_line(f"data={tokens}", "--runs", f"{scheme}://closed/runs")
+    line = refused_in_one_line(f"data={tokens}", "--runs", f"{scheme}://closed/runs")
     assert line.startswith(f"stoker: no permission for {scheme}://closed/runs")
 
 
-def test_a_bucket_that_is_not_there_is_refused(tokens: Path, bucket: str) -> None:
+def test_a_missing_bucket_is_refused(tokens: Path, bucket: str) -> None:
     url = f"{bucket[:5]}no-such-bucket/runs"
-    assert "there is no bucket 'no-such-bucket'" in one_line(f"data={tokens}", "--runs", url)
+    assert "there is no bucket 'no-such-bucket'" in refused_in_one_line(f"data={tokens}", "--runs", url)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
@@ -216,15 +223,15 @@ def test_an_endpoint_that_does_not_answer_is_named(tokens: Path, monkeypatch, sc
     url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
-    line = one_line(f"data={tokens}", "--runs", f"{scheme}://bucket/runs")
+    line = refused_in_one_line(f"data={tokens}", "--runs", f"{scheme}://bucket/runs")
     assert f"{scheme}://bucket/runs cannot be reached" in line
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_without_credentials_a_run_is_refused(tokens: Path, monkeypatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert "no AWS credentials" in one_line(f"data={tokens}", "--runs", "s3://bucket/runs")
-    assert "no Google credentials" in one_line(f"data={tokens}", "--runs", "gs://bucket/runs")
+    assert "no AWS credentials" in refused_in_one_line(f"data={tokens}", "--runs", "s3://bucket/runs")
+    assert "no Google credentials" in refused_in_one_line(f"data={tokens}", "--runs", "gs://bucket/runs")
 
 
 @pytest.mark.usefixtures("nowhere")

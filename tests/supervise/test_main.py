@@ -18,6 +18,8 @@ from stoker.supervise.__main__ import main
         (["--nodes", "2"], "--node is missing"),
         (["--nodes", "2", "--node", "0"], "--address is missing"),
         (["--nodes", "2", "--node", "0", "--address", "192.0.2.1"], "cannot listen on 192.0.2.1:29400"),
+        (["--nodes", "2", "--node", "0", "--address", "127.0.0.1", "--port", "65536"], "--port is 65536"),
+        (["--nodes", "2", "--node", "0", "--address", "a..b"], "--address is a..b"),
     ],
 )
 def test_impossible_options_are_refused_in_one_line(

@@ -73,9 +73,9 @@ def wait_for_attempt(cluster: Any, *nodes: int) -> None:
 
     def is_training() -> bool:
         world = (cluster.events("world") or [{"nodes": []}])[-1]
-        places = [f"ready-{world.get('attempt')}-{rank}" for rank in range(len(nodes))]
+        files = [f"ready-{world.get('attempt')}-{rank}" for rank in range(len(nodes))]
         return [node["node"] for node in world["nodes"]] == list(nodes) and all(
-            (cluster.run.path / place).exists() for place in places
+            (cluster.run.path / file).exists() for file in files
         )
 
     until(is_training, tell=cluster.story)

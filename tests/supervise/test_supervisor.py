@@ -142,7 +142,7 @@ def test_peers_of_a_dead_worker_that_ignore_sigterm_are_killed(tmp_path: Path, s
     assert not is_alive(pids(run, attempt=1)[0])
 
 
-def test_it_gives_up_after_max_restarts_crashes_without_a_new_checkpoint(tmp_path: Path, start: Start) -> None:
+def test_the_run_fails_after_max_restarts_crashes_without_a_new_checkpoint(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path, max_restarts=2)
     assert start(run, 'sys.exit("the same again")', workers=1).wait() == 3
     exit = run.exit()
@@ -297,7 +297,7 @@ def test_each_worker_has_its_own_session_and_log(tmp_path: Path, start: Start) -
         assert [line[25:] for line in run.log(rank).read_text().splitlines()] == [f"hello from {rank} True", "oh"]
 
 
-def test_a_run_whose_folder_is_moved_ends_and_says_so(tmp_path: Path, start: Start) -> None:
+def test_a_run_whose_folder_is_moved_ends_with_a_message(tmp_path: Path, start: Start) -> None:
     run = new_run(tmp_path)
     process = start(run, "(run / f'ready-{rank}').touch()\nwhile True: time.sleep(0.1)")
     workers = pids(run, attempt=1)

@@ -1,4 +1,4 @@
-"""Callbacks are called with what happens, cannot change it, and when one fails nothing is lost."""
+"""Callbacks are called with what happens, cannot change it, and if a callback fails nothing is lost."""
 
 import json
 import re

@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def opened(run: RunDir, alone: None) -> Iterator[Callable[..., Checkpoints]]:  # noqa: ARG001 (the group is there)
+def opened(run: RunDir, alone: None) -> Iterator[Callable[..., Checkpoints]]:  # noqa: ARG001 (it needs the process group)
     made: list[Checkpoints] = []
 
     def open_with(**plan: object) -> Checkpoints:
@@ -127,7 +127,7 @@ def test_the_best_evaluation_is_saved_and_kept_beyond_the_newest(worker) -> None
     run = worker("name=run", "until.steps=12", "eval.every=3", "checkpoint.keep=1", *rising)
     losses = {record["step"]: record["val_loss"] for record in run.metrics() if "val_loss" in record}
     best = min(losses, key=lambda step: losses[step])
-    assert best < 12, f"it got better to the end, which shows nothing: {losses}"
+    assert best < 12, f"the loss fell to the end, so the test shows nothing: {losses}"
     assert steps(run) == [best, 12]
 
 
@@ -139,8 +139,8 @@ def test_a_manifest_is_read_without_torch_and_names_step_world_state_and_the_has
     assert manifest["state"]["progress"]["step"] == 2
     assert manifest["state"]["choices"]["precision"] == "fp32"
     assert manifest["state"].keys() >= {"horizon", "loss_scale", "resume"}
-    there = {file.name for file in path.iterdir()} - {"manifest.json"}
-    assert manifest["files"].keys() == there
+    files = {file.name for file in path.iterdir()} - {"manifest.json"}
+    assert manifest["files"].keys() == files
     for name, facts in manifest["files"].items():
         data = (path / name).read_bytes()
         assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -156,14 +156,14 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
-@pytest.mark.parametrize("hurt", [flip, truncate, Path.unlink])
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
 @pytest.mark.parametrize("pattern", ["*.distcp", ".metadata"])
-def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
-    run: RunDir, opened, hurt: Callable[[Path], None], pattern: str
+def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_checkpoint_and_reports_it(
+    run: RunDir, opened, damage: Callable[[Path], None], pattern: str
 ) -> None:
     save(opened(), 1, 2, 3)
     (file,) = run.checkpoint(3).glob(pattern)
-    hurt(file)
+    damage(file)
     assert load(opened()) == 2
     (event,) = [event for event in events_of(run) if event["kind"] == "fallback"]
     assert event["step"] == 3
@@ -172,15 +172,15 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
     assert load(opened()) == 2
 
 
-@pytest.mark.parametrize("place", range(0, 100, 7))
-def test_a_manifest_with_any_change_is_refused(run: RunDir, opened, place: int) -> None:
+@pytest.mark.parametrize("percent", range(0, 100, 7))
+def test_a_manifest_with_any_change_is_refused(run: RunDir, opened, percent: int) -> None:
     save(opened(), 1, 2)
     path = run.checkpoint(2) / "manifest.json"
     data = bytearray(path.read_bytes())
-    where = place * len(data) // 100
-    while data[where : where + 1].isspace():
-        where += 1
-    data[where] ^= 0x81 if place % 2 else 0x01
+    position = percent * len(data) // 100
+    while data[position : position + 1].isspace():
+        position += 1
+    data[position] ^= 0x81 if percent % 2 else 0x01
     path.write_bytes(data)
     assert load(opened()) == 1
     assert [event["step"] for event in events_of(run) if event["kind"] == "fallback"] == [2]
@@ -198,33 +198,33 @@ def flip_table(checkpoint: Path) -> None:
     flip(checkpoint / ".metadata")
 
 
-@pytest.mark.parametrize("hurt", [remove_manifest, truncate_manifest, flip_table, shutil.rmtree])
+@pytest.mark.parametrize("damage", [remove_manifest, truncate_manifest, flip_table, shutil.rmtree])
 def test_when_no_checkpoint_can_be_used_the_run_stops_and_changes_nothing(
-    run: RunDir, opened, hurt: Callable[[Path], None]
+    run: RunDir, opened, damage: Callable[[Path], None]
 ) -> None:
     save(opened(), 1, 2)
     for step in (1, 2):
-        hurt(run.checkpoint(step))
-    there = sorted(run.checkpoints.rglob("*"))
+        damage(run.checkpoint(step))
+    before = sorted(run.checkpoints.rglob("*"))
     for _ in range(2):
-        with pytest.raises(UserError, match="was saved at step 2, and none of its checkpoints can be used") as refused:
+        with pytest.raises(UserError, match="was saved at step 2, and none of its checkpoints can be used") as error:
             load(opened())
-        assert "checkpoint.resume=0" in refused.value.remedy
-        assert "--new" in refused.value.remedy
-    assert sorted(run.checkpoints.rglob("*")) == there
+        assert "checkpoint.resume=0" in error.value.remedy
+        assert "--new" in error.value.remedy
+    assert sorted(run.checkpoints.rglob("*")) == before
     assert load(opened(resume=0)) is None
     assert run.saved() == []
-    aside = 0 if hurt is shutil.rmtree else 2
-    assert len(list(run.checkpoints.iterdir())) == aside, "what was set aside is kept"
+    renamed = 0 if damage is shutil.rmtree else 2
+    assert len(list(run.checkpoints.iterdir())) == renamed, "renamed checkpoints are kept"
     assert load(opened(resume=0)) is None
 
 
 def test_a_run_with_resume_0_may_lose_what_it_saved_since(run: RunDir, opened) -> None:
     save(opened(resume=0), 1)
     remove_manifest(run.checkpoint(1))
-    with pytest.raises(UserError, match="was saved at step 1") as refused:
+    with pytest.raises(UserError, match="was saved at step 1") as error:
         load(opened(resume=0))
-    assert "checkpoint.resume=0" not in refused.value.remedy, "it is 0 already"
+    assert "checkpoint.resume=0" not in error.value.remedy, "it is 0 already"
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(run: RunDir, opened) -> None:
@@ -249,10 +249,10 @@ def test_a_checkpoint_without_its_manifest_is_renamed_and_an_interrupted_save_is
     (run.checkpoint(3) / "__0_0.distcp").write_bytes(b"a part")
     (run.checkpoints / "step-000000009-copy").mkdir()
     assert load(opened()) == 1
-    (aside,) = run.checkpoints.glob("incomplete-step-000000002-*")
-    assert (aside / "__0_0.distcp").read_bytes() == weights
+    (renamed,) = run.checkpoints.glob("incomplete-step-000000002-*")
+    assert (renamed / "__0_0.distcp").read_bytes() == weights
     names = {path.name for path in run.checkpoints.iterdir()}
-    assert names == {"step-000000001", "step-000000009-copy", aside.name}
+    assert names == {"step-000000001", "step-000000009-copy", renamed.name}
     (event,) = [event for event in events_of(run) if event["kind"] == "fallback"]
     assert (event["step"], event["reason"]) == (2, "manifest.json is missing")
 
@@ -267,7 +267,7 @@ def test_only_a_few_checkpoints_without_a_manifest_are_kept(run: RunDir, opened)
     ]  # fmt: skip
 
 
-def test_a_half_pruned_checkpoint_is_not_missed(run: RunDir, opened) -> None:
+def test_a_half_pruned_checkpoint_is_deleted_without_a_fallback(run: RunDir, opened) -> None:
     save(opened(), 1, 2)
     run.checkpoint(1).rename(run.checkpoints / ".pruned-step-000000001-5")
     assert load(opened()) == 2
@@ -275,10 +275,10 @@ def test_a_half_pruned_checkpoint_is_not_missed(run: RunDir, opened) -> None:
     assert all(event["kind"] != "fallback" for event in events_of(run))
 
 
-@pytest.mark.parametrize("what", ["folder", "tensors", "manifest.json"])
-def test_a_link_is_not_followed(run: RunDir, opened, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("linked_part", ["folder", "tensors", "manifest.json"])
+def test_a_link_is_not_followed(run: RunDir, opened, tmp_path: Path, linked_part: str) -> None:
     save(opened(keep=9), 1, 2)
-    name = {"folder": ".", "tensors": "__0_0.distcp"}.get(what, what)
+    name = {"folder": ".", "tensors": "__0_0.distcp"}.get(linked_part, linked_part)
     linked, elsewhere = run.checkpoint(2) / name, tmp_path / "elsewhere"
     linked.rename(elsewhere)
     (run.checkpoint(2) / name).symlink_to(elsewhere)
@@ -334,9 +334,9 @@ def test_a_run_can_rewind_to_step_0_even_when_it_was_not_saved(opened) -> None:
 
 def test_a_run_cannot_rewind_to_a_step_that_was_not_saved(run: RunDir, opened) -> None:
     save(opened(), 10, 20)
-    with pytest.raises(UserError, match="no checkpoint of that step") as refused:
+    with pytest.raises(UserError, match="no checkpoint of that step") as error:
         load(opened(resume=15))
-    assert "10, 20" in refused.value.remedy
+    assert "10, 20" in error.value.remedy
     assert steps(run) == [10, 20]
 
 

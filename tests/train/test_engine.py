@@ -84,8 +84,8 @@ def test_micro_batches_of_any_size_give_the_gradients_of_one_big_batch(accumulat
     same_loss, same_norm = parts.backward(batch(rows, padded=accumulation * micro), [7 * 16])
     assert float(same_loss) == pytest.approx(float(loss), rel=1e-6)
     assert same_norm == pytest.approx(norm, rel=1e-6)
-    for one, other in zip(whole.gradients.flat, parts.gradients.flat, strict=True):
-        assert (one - other).abs().max() <= 1e-6 * one.abs().max()
+    for expected, flat in zip(whole.gradients.flat, parts.gradients.flat, strict=True):
+        assert (expected - flat).abs().max() <= 1e-6 * expected.abs().max()
 
 
 def batch(rows: torch.Tensor, *, padded: int) -> TrainingBatch:

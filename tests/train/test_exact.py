@@ -147,7 +147,7 @@ def test_the_number_of_workers_may_change_while_the_batch_stays_the_same(
     stoker, worker, tokens: Path, worlds: tuple[int, ...]
 ) -> None:
     overrides = [*OVERRIDES, f"data={tokens}", f"optim.horizon={STEPS}"]
-    whole = worker("name=one", *overrides, f"until.steps={12 * len(worlds)}")
+    whole = worker("name=whole", *overrides, f"until.steps={12 * len(worlds)}")
     for part, workers in enumerate(worlds, start=1):
         more = ["name=many", *overrides, f"until.steps={12 * part}"]
         if workers == 1:
@@ -155,7 +155,7 @@ def test_the_number_of_workers_may_change_while_the_batch_stays_the_same(
         else:
             stoker("train", *more, f"on.workers={workers}", "--runs", "here")
     assert [record["world"] for record in run.metrics()] == [workers for workers in worlds for _ in range(12)]
-    one, many = losses(whole), losses(run)
-    assert many.keys() == one.keys()
-    assert max(abs(many[step] / one[step] - 1) for step in one) < 1e-5
+    expected, many = losses(whole), losses(run)
+    assert many.keys() == expected.keys()
+    assert max(abs(many[step] / expected[step] - 1) for step in expected) < 1e-5
     assert_proven(run)

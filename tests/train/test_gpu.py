@@ -100,7 +100,7 @@ def test_on_a_gpu_packed_rows_have_the_losses_and_gradients_of_padded_ones(packs
     rows[:20, 128] = torch.randint(8, 129, (20,))
     rows[:20, 129:] = torch.tensor([5, 1, 3, 77])
     batch = TrainingBatch(step=1, samples=np.arange(20), epochs=np.zeros(20, np.int64), rows=rows)
-    found = []
+    results = []
     for masked, half in ((Masked(128, Masking(), None), False), (Masked(128, Masking(), None, packs=packs), True)):
         model.zero_grad()
         sums = torch.zeros(2, device="cuda")
@@ -109,8 +109,8 @@ def test_on_a_gpu_packed_rows_have_the_losses_and_gradients_of_padded_ones(packs
                 parts = masked.loss(model, *(tensor.cuda() for tensor in inputs))
             parts.sum().backward()
             sums += parts.detach()
-        found.append((sums.cpu(), torch.cat([p.grad.flatten() for p in model.parameters()]).cpu()))
-    (wanted, gradient), (got, other) = found
+        results.append((sums.cpu(), torch.cat([p.grad.flatten() for p in model.parameters()]).cpu()))
+    (wanted, gradient), (got, other) = results
     assert torch.allclose(got, wanted, rtol=2e-2)
     assert torch.nn.functional.cosine_similarity(gradient, other, dim=0) > 0.99
 

@@ -68,17 +68,15 @@ def test_text_starts_with_the_tokenizers_begin_token_and_equals_transformers(tmp
     model = theirs(tmp_path, tokenizer)
     model.generation_config.update(eos_token_id=None, pad_token_id=0)
     loaded = load_model(tmp_path, device="cpu")
-    words = loaded.read_tokenizer()
+    ours = loaded.read_tokenizer()
     prompts, settings = ["the stoker feeds", "a boiler", ""], Settings(tokens=200, temperature=0, past_end=True)
-    pieces = generate(
-        loaded.model, loaded.shape, words.tokenizer, words.end_id, prompts, settings, begin=words.begin_id
-    )
-    found = {piece.row: piece.ending.ids for piece in pieces if piece.ending}
+    pieces = generate(loaded.model, loaded.shape, ours.tokenizer, ours.end_id, prompts, settings, begin=ours.begin_id)
+    generated = {piece.row: piece.ending.ids for piece in pieces if piece.ending}
     reader = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer / "tokenizer.model"))
     for row, prompt in enumerate(prompts):
         given = torch.tensor([[1, *reader.encode(prompt)]])
         written = model.generate(given, max_new_tokens=200, do_sample=False)[0, given.shape[1] :]
-        assert found[row] == written.tolist()
+        assert generated[row] == written.tolist()
 
 
 def test_a_run_on_own_text_is_evaluated_generated_from_and_exported_with_proof(
@@ -87,8 +85,8 @@ def test_a_run_on_own_text_is_evaluated_generated_from_and_exported_with_proof(
     run = worker("name=tale", f"data={books}", f"data.tokenizer={tokenizer}", *TINY, shaped=False)
     assert load_folder(run.tokenizer).begin is None, "its documents have only an end"
     losses = [record["val_loss"] for record in run.metrics() if "val_loss" in record]
-    judged = json.loads(inside("eval", str(run.path), "--json").stdout)
-    assert judged["loss"] == pytest.approx(losses[-1], rel=0.05)
+    score = json.loads(inside("eval", str(run.path), "--json").stdout)
+    assert score["loss"] == pytest.approx(losses[-1], rel=0.05)
     assert "the stoker" in inside("generate", str(run.path), "the stoker", "--tokens", "5").stdout
     inside("export", str(run.path), "--require-proof")
     folder = run.path / "export" / "step-4"

@@ -41,7 +41,7 @@ def test_the_loss_curve_is_that_of_a_plain_transformers_loop(worker, pairs: Path
     )  # fmt: skip
     ours = losses(run)
     theirs = plain_loop(run, PairSet.open(pairs))
-    assert [ours[step] for step in range(1, STEPS + 1)] == [pytest.approx(one, rel=1e-4) for one in theirs]
+    assert [ours[step] for step in range(1, STEPS + 1)] == [pytest.approx(parts, rel=1e-4) for parts in theirs]
     assert ours[STEPS][1] < ours[1][1] - 1
 
 
@@ -53,11 +53,11 @@ def test_tensorboard_shows_every_part_of_the_loss(worker, pairs: Path) -> None:
         assert shown == pytest.approx([record[part] for record in run.metrics()], rel=1e-6)
 
 
-def plain_loop(run: RunDir, found: PairSet) -> list[tuple[float, float, float]]:
+def plain_loop(run: RunDir, pairs: PairSet) -> list[tuple[float, float, float]]:
     model = BertForPreTraining(
         BertConfig(
             num_hidden_layers=2, num_attention_heads=2, hidden_size=32, intermediate_size=80,
-            max_position_embeddings=32, vocab_size=found.vocab, hidden_dropout_prob=0.0,
+            max_position_embeddings=32, vocab_size=pairs.vocab, hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
     )  # fmt: skip
@@ -69,12 +69,12 @@ def plain_loop(run: RunDir, found: PairSet) -> list[tuple[float, float, float]]:
         {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
-    words = masking_vocabulary(load_folder(found.tokenizer).tokenizer, "x")
+    vocabulary = masking_vocabulary(load_folder(pairs.tokenizer).tokenizer, "x")
     losses = []
     for step in range(1, STEPS + 1):
-        drawn = order.batch(found.train.order(SEED, LENGTH), sequences=SEQUENCES, step=step)
-        rows = fields(found.train.read(drawn.ids, LENGTH), LENGTH)
-        masks = draw(rows, drawn.ids, drawn.epochs, Masking(seed=SEED), words)
+        drawn = order.batch(pairs.train.order(SEED, LENGTH), sequences=SEQUENCES, step=step)
+        rows = fields(pairs.train.read(drawn.ids, LENGTH), LENGTH)
+        masks = draw(rows, drawn.ids, drawn.epochs, Masking(seed=SEED), vocabulary)
         real = np.arange(LENGTH) < rows.real_N[:, None]
         result = model(
             torch.from_numpy(masks.tokens_NL),
@@ -111,9 +111,9 @@ def test_a_paused_run_resumes_bit_for_bit(worker, pairs: Path, overrides: list[s
 def test_evaluating_the_held_out_text_afterwards_gives_the_same_loss(worker, pairs: Path) -> None:
     run = worker(f"data={pairs}", *BERT, "until.steps=4", "eval.sequences=9", "optim.lr=1e-2")
     (logged,) = [record["val_loss"] for record in run.metrics() if "val_loss" in record]
-    found, loaded = PairSet.open(pairs), load_model(run.path, device="cpu")
-    assert found.validation.records > 9
-    score = evaluate_masked(loaded.model, found, found.validation, run.spec().objective, sequences=9)
+    prepared, loaded = PairSet.open(pairs), load_model(run.path, device="cpu")
+    assert prepared.validation.records > 9
+    score = evaluate_masked(loaded.model, prepared, prepared.validation, run.spec().objective, sequences=9)
     assert score.loss == pytest.approx(logged, abs=1e-6)
     assert score.loss == sum(score.parts.values())
     assert 0 <= score.word_accuracy <= 1
@@ -124,9 +124,9 @@ def test_masks_change_in_the_second_epoch_unless_they_are_static(worker, pairs: 
     small = tmp_path / "small.txt"
     small.write_text(" ".join(f"the stoker feeds fire {n}." for n in range(60)))
     data = Data(path=str(small), tokenizer=str(pairs / "tokenizer"), validation=0.0)
-    found = prepare(data, tmp_path / "set", pairs=Pairs(length=LENGTH))
-    samples = found.train.samples(LENGTH)
-    overrides = [f"data={found.path}", *BERT, f"batch.sequences={samples}", "optim.lr=1e-12", "until.epochs=2"]
+    prepared = prepare(data, tmp_path / "set", pairs=Pairs(length=LENGTH))
+    samples = prepared.train.samples(LENGTH)
+    overrides = [f"data={prepared.path}", *BERT, f"batch.sequences={samples}", "optim.lr=1e-12", "until.epochs=2"]
     overrides += ["optim.schedule=constant", "optim.warmup=0"]
     for masking, same in (("static", True), ("epoch", False)):
         run = worker(f"name={masking}", *overrides, f"objective.masking={masking}")
@@ -160,16 +160,16 @@ def grammar(folder: Path, documents: int) -> Path:
 
 def test_it_learns_words_and_next_sentences_of_a_synthetic_corpus(worker, tmp_path: Path) -> None:
     data = Data(path=str(grammar(tmp_path, 1500)), tokenizer=TrainTokenizer(train=300), validation=0.1)
-    found = prepare(data, tmp_path / "set", pairs=Pairs(length=LENGTH))
-    assert isinstance(found, PairSet)
+    prepared = prepare(data, tmp_path / "set", pairs=Pairs(length=LENGTH))
+    assert isinstance(prepared, PairSet)
     run = worker(
-        f"data={found.path}", *BERT, "model.init_std=0.1", "batch.sequences=32", "until.steps=500", "optim.lr=4e-3",
+        f"data={prepared.path}", *BERT, "model.init_std=0.1", "batch.sequences=32", "until.steps=500", "optim.lr=4e-3",
         "optim.warmup=40", "optim.schedule=linear", "log.every=100", "optim.weight_decay=0.01",
     )  # fmt: skip
     loaded = load_model(run.path, device="cpu")
-    score = evaluate_masked(loaded.model, found, found.validation, run.spec().objective)
-    rows = fields(found.train.read(np.arange(found.train.records), LENGTH), LENGTH)
-    special = masking_vocabulary(load_folder(found.tokenizer).tokenizer, "x").special
+    score = evaluate_masked(loaded.model, prepared, prepared.validation, run.spec().objective)
+    rows = fields(prepared.train.read(np.arange(prepared.train.records), LENGTH), LENGTH)
+    special = masking_vocabulary(load_folder(prepared.tokenizer).tokenizer, "x").special
     counts = Counter(rows.tokens_NL[~special[rows.tokens_NL]].tolist())
     total = sum(counts.values())
     unigram = -sum(n / total * math.log(n / total) for n in counts.values())

@@ -37,7 +37,7 @@ def test_every_source_has_its_share_and_audit_confirms_it(worker, overrides: lis
     assert (a.expected, b.expected) == (3072, 1024)
     assert a.samples + b.samples == 70 * 64
     assert 3072 <= a.samples <= 3072 + 70 * 64 - 4096
-    assert b.epochs > 1, "the small one is gone through several times"
+    assert b.epochs > 1, "the small source is repeated"
     table = inside("audit", str(run.path)).stdout
     assert "b.jsonl: " in table
     assert "weight of 0.25" in table

@@ -50,8 +50,8 @@ def worker_of(supervisor: int) -> int:
 
 
 def assert_proven(run: RunDir) -> None:
-    found = audit(run)
-    assert found.ok, found.problems
+    report = audit(run)
+    assert report.ok, report.problems
 
 
 def test_whatever_dies_on_two_nodes_the_losses_are_those_of_one_undisturbed_node(
@@ -120,12 +120,12 @@ def test_nodes_may_leave_and_join_while_the_batch_stays_the_same(
     second = some.start(1)
     eventually(lambda: some.events("regrouping")[1:])
     (tmp_path / "hold-24").unlink()
-    assert [one.wait(timeout=300) for one in (first, second, third)] == [0, 0, 0], some.log.read_text()
+    assert [node.wait(timeout=300) for node in (first, second, third)] == [0, 0, 0], some.log.read_text()
 
     assert some.worlds() == [[0, 1, 2], [0, 2], [0, 1, 2]]
-    one, many = losses(whole), losses(run)
-    assert many.keys() == one.keys()
-    assert max(abs(many[step] / one[step] - 1) for step in one) < 1e-5
+    expected, many = losses(whole), losses(run)
+    assert many.keys() == expected.keys()
+    assert max(abs(many[step] / expected[step] - 1) for step in expected) < 1e-5
     assert_proven(run)
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == STEPS, "a step was trained twice, though all that left had saved"
@@ -155,10 +155,10 @@ def test_a_run_scaled_to_two_nodes_and_back_trains_as_an_unscaled_one(
     assert [second.wait(timeout=300), first.wait(timeout=300)] == [203, 0], some.log.read_text()
 
     assert some.worlds() == [[0], [0, 1], [0]]
-    one, scaled = losses(whole), losses(run)
-    assert scaled.keys() == one.keys()
-    assert [scaled[step] for step in range(1, 8)] == [one[step] for step in range(1, 8)]
-    assert max(abs(scaled[step] / one[step] - 1) for step in one) < 1e-5
+    expected, scaled = losses(whole), losses(run)
+    assert scaled.keys() == expected.keys()
+    assert [scaled[step] for step in range(1, 8)] == [expected[step] for step in range(1, 8)]
+    assert max(abs(scaled[step] / expected[step] - 1) for step in expected) < 1e-5
     assert_proven(run)
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == STEPS, "a step was trained twice, though all had saved"
@@ -169,6 +169,6 @@ def test_a_run_scaled_to_two_nodes_and_back_trains_as_an_unscaled_one(
 def test_a_torchrun_script_runs_on_two_nodes(tmp_path: Path, nodes: Callable[..., Any]) -> None:
     run = begin(load(None, [f"script={SCRIPT}", "name=tale"]).spec, runs=tmp_path).run
     two = nodes(run, sys.executable, str(SCRIPT), "--steps", "100", workers=1)
-    assert [one.wait(timeout=300) for one in two.begin(2)] == [0, 0], two.log.read_text()
+    assert [node.wait(timeout=300) for node in two.begin(2)] == [0, 0], two.log.read_text()
     assert [(record["step"], record["world"]) for record in run.metrics()] == [(n, 2) for n in range(10, 101, 10)]
     assert "[0] hi from 2 workers, starting at step 1" in two.log.read_text()

@@ -37,15 +37,15 @@ def test_the_loss_scale_halves_on_overflow_and_doubles_after_2000_good_steps() -
 
 
 def test_the_loss_scale_continues_from_its_saved_state() -> None:
-    one, other = LossScale(active=True), LossScale(active=True)
-    one.update(finite=False)
+    scale, restored = LossScale(active=True), LossScale(active=True)
+    scale.update(finite=False)
     for _ in range(1500):
-        one.update(finite=True)
-    other.restore(one.state())
+        scale.update(finite=True)
+    restored.restore(scale.state())
     for _ in range(500):
-        one.update(finite=True)
-        other.update(finite=True)
-    assert one.state() == other.state() == {"scale": 2.0**16, "good_steps": 2000}
+        scale.update(finite=True)
+        restored.update(finite=True)
+    assert scale.state() == restored.state() == {"scale": 2.0**16, "good_steps": 2000}
 
 
 def test_without_fp16_the_loss_scale_stays_one() -> None:

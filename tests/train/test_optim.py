@@ -74,14 +74,14 @@ def test_adamw_is_torchs_own_bit_for_bit() -> None:
     groups = [{"params": [theirs[0]], "weight_decay": 0.1}, {"params": [theirs[1]], "weight_decay": 0.0}]
     reference = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=Optim().eps, fused=True)
     for _ in range(20):
-        for mine, other in zip(ours, theirs, strict=True):
-            mine.grad = torch.randn_like(mine)
-            other.grad = mine.grad.clone()
+        for own, expected in zip(ours, theirs, strict=True):
+            own.grad = torch.randn_like(own)
+            expected.grad = own.grad.clone()
         adamw.step()
         reference.step()
-    for mine, other in zip(ours, theirs, strict=True):
-        assert torch.equal(mine, other)
-        assert all(torch.equal(mine_, reference.state[other][key]) for key, mine_ in adamw.state[mine].items())
+    for own, expected in zip(ours, theirs, strict=True):
+        assert torch.equal(own, expected)
+        assert all(torch.equal(value, reference.state[expected][key]) for key, value in adamw.state[own].items())
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
@@ -98,19 +98,19 @@ def test_each_is_a_torch_optimizer_whose_state_can_be_saved_and_loaded(kind: str
     ours.step()
     ours.zero_grad()
     assert (calls, p.grad) == ([1], None)
-    q, other = made()
-    other.load_state_dict(deepcopy(ours.state_dict()))
+    q, loaded = made()
+    loaded.load_state_dict(deepcopy(ours.state_dict()))
     q.data.copy_(p.data)
-    for parameter, stepped in ((p, ours), (q, other)):
+    for parameter, stepped in ((p, ours), (q, loaded)):
         parameter.grad = torch.full_like(parameter, -0.25)
         stepped.step()
     assert torch.equal(p, q)
-    assert {key: float(value.sum()) for key, value in other.state[q].items()} == {
+    assert {key: float(value.sum()) for key, value in loaded.state[q].items()} == {
         key: float(value.sum()) for key, value in ours.state[p].items()
     }
 
 
-def test_neither_making_one_nor_a_step_loads_torchs_compiler() -> None:
+def test_neither_the_constructor_nor_a_step_loads_torchs_compiler() -> None:
     """It would take a second of every start and every restart."""
     lines = (
         "import sys, torch",

@@ -15,8 +15,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from stoker.inference.export import export
 from stoker.models import weights
 from stoker.models.load import load_model
-from stoker.rundir import RunDir
+from stoker.rundir import OriginRef, RunDir
 from stoker.spec.errors import UserError
+from stoker.train import origins
 
 Worker = Callable[..., RunDir]
 UNSHAPED = ["name=next", "until.steps=2", "checkpoint.first=true"]
@@ -48,7 +49,7 @@ def test_a_resumed_run_does_not_need_its_initial_weights_again(worker: Worker, b
     assert [record["step"] for record in run.metrics()] == [1, 2, 3, 4]
 
 
-def test_a_teacher_that_trains_on_and_prunes_the_checkpoint_still_teaches(worker: Worker) -> None:
+def test_a_teacher_that_is_trained_further_and_pruned_is_kept_for_its_student(worker: Worker) -> None:
     live = ["name=live", "model.layers=4", "checkpoint.keep=1", "checkpoint.best=false"]
     worker(*live, "until.steps=2")
     overrides = ["name=next", "objective.teacher=live"]
@@ -73,7 +74,7 @@ def test_damaged_initial_weights_are_refused_in_one_line(worker: Worker, big: Ru
         worker(*overrides, shaped=False)
     file.write_bytes(whole)
     run = worker(*overrides, shaped=False)
-    for saved in run.saved():  # it has to begin again
+    for saved in run.saved():  # so that it starts from scratch
         shutil.rmtree(saved.path)
     overrides.append("checkpoint.resume=0")
     held = run.origin_folder("init") / "checkpoints" / "step-000000002" / file.name
@@ -83,6 +84,17 @@ def test_damaged_initial_weights_are_refused_in_one_line(worker: Worker, big: Ru
     shutil.rmtree(run.origin_folder("init"))
     shutil.rmtree(big.path)
     assert "step 2, is gone" in worker(*overrides, "until.steps=3", shaped=False, code=2).exit().reason
+
+
+def test_initial_weights_that_are_deleted_while_the_run_starts_are_reported(
+    worker: Worker, big: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def delete(folder: Path, origin: OriginRef, _key: str) -> None:
+        shutil.rmtree(RunDir(folder).checkpoint(origin.step))
+
+    monkeypatch.setattr(origins, "_check_unchanged", delete)
+    run = worker(*UNSHAPED, f"init={big.path}", shaped=False, code=2)
+    assert "step 2, is gone" in run.exit().reason
 
 
 @pytest.mark.parametrize(("chosen", "layers"), [([], [0, 3]), (["init.layers=[2,1]"], [2, 1])])
@@ -161,9 +173,9 @@ def test_weights_that_changed_since_the_run_was_created_are_refused(
 def test_weights_that_do_not_fit_are_refused_in_one_line(
     worker: Worker, big: RunDir, overrides: list[str], parts: list[str]
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         worker("name=new", "until.steps=1", *(override.format(big=big.path) for override in overrides))
-    line = str(caught.value)
+    line = str(error.value)
     assert [part for part in parts if part not in line] == [], line
     assert not (big.path.parent / "new").exists()
 
@@ -190,7 +202,7 @@ def watch():
     global most
     while not done.wait(0.002):
         most = max(most, held())
-load_model(Path(sys.argv[2]), device="cpu")  # whatever the first one brings with it
+load_model(Path(sys.argv[2]), device="cpu")  # memory that the first load allocates once
 before = held()
 watcher = threading.Thread(target=watch)
 watcher.start()
@@ -213,10 +225,10 @@ def test_sharded_weights_are_read_with_one_file_in_memory_at_a_time(tmp_path: Pa
             as_bin(tmp_path / name)
     assert len(list((tmp_path / "large").glob(f"*.{form}"))) > 5
     command = [sys.executable, "-c", MEASURE, str(tmp_path / "large"), str(tmp_path / "small")]
-    # What is freed goes back to the system at once, so that what is held is measured, and not what malloc keeps.
+    # Freed memory returns to the system at once: the memory in use is measured, not the pages that malloc keeps.
     env = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    found = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    assert int(found.stdout) < 2 * file_bytes, f"{int(found.stdout):,} bytes beside the model's own"
+    measured = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert int(measured.stdout) < 2 * file_bytes, f"{int(measured.stdout):,} bytes beside the model's own"
 
 
 def as_bin(folder: Path) -> None:

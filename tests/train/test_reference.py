@@ -45,11 +45,11 @@ def reference(family: str, vocab: int) -> PreTrainedModel:
             resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
         )  # fmt: skip
         return GPT2LMHeadModel(config)
-    turns = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 4.0, "low_freq_factor": 1.0}
-    turns |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    rope = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 4.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     config = LlamaConfig(
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=48, intermediate_size=80,
-        max_position_embeddings=40, vocab_size=vocab, rms_norm_eps=1e-5, rope_parameters=turns,
+        max_position_embeddings=40, vocab_size=vocab, rms_norm_eps=1e-5, rope_parameters=rope,
     )  # fmt: skip
     return LlamaForCausalLM(config)
 

@@ -36,8 +36,8 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lines")
     draw = random.Random(7)
     for number in range(8):
-        words = [" ".join(draw.choices(["coal", "fire", "grate", "steam", "iron"], k=12)) for _ in range(200)]
-        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in words))
+        texts = [" ".join(draw.choices(["coal", "fire", "grate", "steam", "iron"], k=12)) for _ in range(200)]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return folder
 
 
@@ -54,10 +54,10 @@ def samples(run) -> list[int]:
             del by_step[step]
         for record in records:
             by_step.setdefault(record["step"], {-head["attempt"]: [1]})[head["rank"]] = record["samples"]
-    found = []
+    ids = []
     for step in sorted(by_step):
-        found += [id for rank in sorted(by_step[step]) if rank >= 0 for id in by_step[step][rank]]
-    return found
+        ids += [id for rank in sorted(by_step[step]) if rank >= 0 for id in by_step[step][rank]]
+    return ids
 
 
 def last_step(run) -> int:
@@ -66,15 +66,15 @@ def last_step(run) -> int:
 
 
 def feeders(pid: int) -> list[int]:
-    found = []
+    pids = []
     for task in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             argv, status = task.read_text().split("\0"), (task.parent / "status").read_text()
         except OSError:
             continue
         if "stoker.data.stream" in argv and f"PPid:\t{pid}\n" in status:
-            found.append(int(task.parent.name))
-    return found
+            pids.append(int(task.parent.name))
+    return pids
 
 
 @pytest.mark.parametrize("path", ["lines", "mixture"])
@@ -146,9 +146,9 @@ def test_a_killed_worker_and_a_killed_feeder_change_no_bit(
     assert process.returncode == 0, output
 
     assert losses(run) == losses(whole)
-    for one in (whole, run):
-        assert samples(one) == samples(whole)
-        report = audit(one)
+    for audited in (whole, run):
+        assert samples(audited) == samples(whole)
+        report = audit(audited)
         assert (report.ok, report.missing, report.duplicated, report.mismatched) == (True, 0, 0, 0), report
     assert len(set(samples(run))) == len(samples(run)) == STEPS * 12
 
@@ -161,7 +161,7 @@ def test_it_resumes_at_another_number_of_workers_past_the_end_and_replays(stoker
     worker("name=run", *overrides, "until.steps=120")
     report = audit(run)
     assert report.ok, report
-    assert report.epochs >= 1, "the end was found, and another time through begun"
+    assert report.epochs >= 1, "it has reached the end of the data and repeats it"
     shown = json.loads(stoker("replay", "here/run", "--step", "118", "--json").stdout)
     assert shown["in_order"]
     assert shown["in_shards"]
@@ -201,7 +201,7 @@ def test_an_error_of_the_feeder_saves_and_ends_the_run_with_its_remedy(worker, t
     exit = run.exit()
     assert "5.jsonl, line 201" in exit.reason
     assert "data.skip_bad=true" in exit.remedy
-    assert run.saved()[-1].step == last_step(run) >= 10, "what was trained is saved"
+    assert run.saved()[-1].step == last_step(run) >= 10, "all trained steps are saved"
     assert audit(run).ok
 
 

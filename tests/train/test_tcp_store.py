@@ -23,7 +23,7 @@ from tests.training import TINY
 from tests.waiting import PATIENCE_S, until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-# As a machine with several interfaces may have it: gloo would listen there, if it were there.
+# As on a machine with several interfaces: gloo would use this interface, if it existed.
 ELSEWHERE = {"GLOO_SOCKET_IFNAME": "none0"}
 SCRIPT = """
 import time
@@ -96,6 +96,6 @@ def test_the_first_worker_serves_the_store_only_on_the_address_of_the_run(
     served = connect_store(serve=True, world=1, timeout=timedelta(seconds=60))
     assert listening(os.getpid()) - before <= {address}
     assert address in listening(os.getpid())
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # as torchrun says when it serves the store itself
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # set by torchrun when it serves the store itself
     connect_store(serve=True, world=1, timeout=timedelta(seconds=60)).set("key", "value")
     assert served.get("key") == b"value"

@@ -80,15 +80,15 @@ def test_a_batch_smaller_than_the_number_of_workers_trains_as_one_worker_would(s
         "model.width=32",
         "log.tensorboard=false",
     ]
-    one = worker("name=one", *overrides)
+    alone = worker("name=alone", *overrides)
     shape = ["model.layers=2", "model.context=32", "batch.length=32", "precision=fp32", "optim.warmup=2"]
     watched = ["log.attention=true", "log.parameters=true"]  # computed by the worker without samples too
     more = ["on.workers=2", "log.every=1", "optim.lr=1e-3", *watched]
     stoker("train", "name=two", f"data={tokens}", *overrides, *shape, *more)
     two = stoker.run("two")
     for key in ("loss", "val_loss", "grad_norm"):
-        alone = [record[key] for record in one.metrics() if key in record]
-        assert [record[key] for record in two.metrics() if key in record] == pytest.approx(alone, rel=1e-5)
+        expected = [record[key] for record in alone.metrics() if key in record]
+        assert [record[key] for record in two.metrics() if key in record] == pytest.approx(expected, rel=1e-5)
     assert {record["world"] for record in two.metrics()} == {2}
     assert audit(two).ok
 
@@ -198,10 +198,10 @@ def test_a_run_resumed_after_a_short_last_step_still_uses_every_sample_once(work
     overrides = ["batch.sequences=300", "batch.micro=75", "batch.length=16", "until.epochs=1"]
     run = worker(*overrides)
     short = run.saved()[-1].manifest.state.progress
-    assert short.drawn < short.step * 300, "the last step must be a short one for this to say anything"
+    assert short.drawn < short.step * 300, "the test needs a short last step"
     worker(*overrides, "until.epochs=2", "optim.horizon=100")
-    found = audit(run)
-    assert (found.ok, found.epochs, found.problems) == (True, 2, [])
+    report = audit(run)
+    assert (report.ok, report.epochs, report.problems) == (True, 2, [])
 
 
 def short_schedules(run: RunDir) -> list[str]:
@@ -219,7 +219,7 @@ def test_steps_beyond_the_schedule_are_warned_of_when_the_run_starts_and_when_it
     assert short_schedules(run) == [warning]
     assert f"warning: {warning}\n" in capfd.readouterr().out
     worker("until.steps=80", "until.steps_this_run=2", "optim.horizon=80")
-    assert short_schedules(run) == [warning], "the override that it names has helped"
+    assert short_schedules(run) == [warning], "no further warning once the horizon is extended"
 
 
 def test_a_run_limited_by_time_reports_when_its_schedule_is_over(worker) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from stoker.data.any_set import AnySet
 from stoker.data.bert.hdf5 import are_hdf5
@@ -12,7 +12,7 @@ from stoker.data.bert.pairs import Pairs, PairSet, PairSplit
 from stoker.data.prepare import PrepareProgress, ignore, is_prepared
 from stoker.data.sets import open_set
 from stoker.data.shards import Split, TokenSet
-from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder
+from stoker.data.tokenizer import LoadedTokenizer, has_tokenizer, load, load_folder
 from stoker.inference.evaluate import tokenise
 from stoker.models.load import LoadedModel
 from stoker.observe.step_batch import token_set
@@ -22,20 +22,26 @@ from stoker.spec.errors import UserError
 HELD_OUT = "validation"
 Show = Callable[[], AbstractContextManager[Callable[[PrepareProgress], None]]]
 """Opens a progress display for the preparation of text."""
+SetT = TypeVar("SetT", TokenSet, PairSet)
+SplitT = TypeVar("SplitT", Split, PairSplit)
 
 
-class EvaluationData(NamedTuple):
+class EvaluationData(NamedTuple, Generic[SetT, SplitT]):
     name: str
     """For messages."""
-    tokens: TokenSet
-    split: Split
+    tokens: SetT
+    split: SplitT
 
 
-class MaskedEvaluationData(NamedTuple):
+class _OpenedSet(NamedTuple):
     name: str
-    """For messages."""
-    pairs: PairSet
-    split: PairSplit
+    tokens: AnySet
+    split: str | None
+    """Which split to use; None for text, all of which is in the split `train`."""
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.name}, {self.split}" if self.split else self.name
 
 
 def show_nothing() -> AbstractContextManager[Callable[[PrepareProgress], None]]:
@@ -50,27 +56,19 @@ def evaluation_data(
     split: str | None = None,
     tokenizer: str | None = None,
     show: Show = show_nothing,
-) -> Iterator[EvaluationData]:
+) -> Iterator[EvaluationData[TokenSet, Split]]:
     """For a causal model. `data`: text or a prepared set; empty for the run's own."""
-    if not data:
-        name, tokens = _own_set(loaded)
-        yield _token_split(name, tokens, split)
-        return
-    name = ", ".join(data)
-    like = loaded.run.spec().data if loaded.run else Data(path=".")
-    spec = like.model_copy(update={"path": list(data), "mix": None, "stream": False, "tokenizer": None})
-    if is_prepared(spec):
-        tokens = open_set(Path(data[0]))
-        _check_tokenizer(name, tokens, loaded, tokenizer)
-        yield _token_split(name, tokens, split)
-        return
-    if split:
-        raise UserError("--split is for prepared sets, and --data names text", remedy="Leave --split out")
-    with TemporaryDirectory(prefix="stoker-eval-") as folder:
-        with show() as progress:
-            tokens = tokenise(spec, open_tokenizer(loaded, tokenizer), Path(folder), progress)
-        assert isinstance(tokens, TokenSet)
-        yield EvaluationData(name, tokens, tokens.train)
+    with _opened(loaded, data, split=split, tokenizer=tokenizer, show=show) as opened:
+        tokens = opened.tokens
+        if isinstance(tokens, PairSet):
+            raise UserError(
+                f"{opened.name} holds sentence pairs for masked models", remedy="Name the text itself: --data FILE"
+            )
+        chosen = tokens.validation if opened.split == HELD_OUT else tokens.train
+        _check(opened, loaded, count=chosen.tokens, unit="text")
+        if opened.split:
+            chosen.check_when_read()
+        yield EvaluationData(opened.full_name, tokens, chosen)
 
 
 @contextmanager
@@ -82,31 +80,23 @@ def masked_evaluation_data(
     tokenizer: str | None = None,
     length: int | None = None,
     show: Show = show_nothing,
-) -> Iterator[MaskedEvaluationData]:
+) -> Iterator[EvaluationData[PairSet, PairSplit]]:
     """For a masked model. `data`: text, HDF5 files or a prepared set; empty for the run's own."""
-    if not data:
-        name, pairs = _own_set(loaded)
-        yield _pair_split(name, pairs, split)
-        return
-    name, like = ", ".join(data), loaded.run.spec().data if loaded.run else Data(path=".")
-    spec = like.model_copy(update={"path": list(data), "tokenizer": None})
-    if is_prepared(spec):
-        prepared = open_set(Path(data[0]))
-        if isinstance(prepared, PairSet):
-            _check_tokenizer(name, prepared, loaded, tokenizer)
-        yield _pair_split(name, prepared, split)
-        return
-    if split:
-        raise UserError("--split is for prepared sets, and --data names files", remedy="Leave --split out")
-    with TemporaryDirectory(prefix="stoker-eval-") as folder:
-        with show() as progress:
-            opened = None if are_hdf5(list(data)) else open_tokenizer(loaded, tokenizer)
-            shape = Pairs(length=sequence_length(loaded, length), vocab=loaded.shape.vocab)
-            pairs = tokenise(spec, opened, Path(folder), progress, pairs=shape)
-        assert isinstance(pairs, PairSet)
-        if not pairs.train.records:
-            raise UserError(f"{name} has fewer than two sentences, and so no pair", remedy="Name a longer text")
-        yield MaskedEvaluationData(name, pairs, pairs.train)
+    pairs = Pairs(length=sequence_length(loaded, length), vocab=loaded.shape.vocab)
+    with _opened(loaded, data, split=split, tokenizer=tokenizer, show=show, pairs=pairs) as opened:
+        tokens = opened.tokens
+        if isinstance(tokens, TokenSet):
+            raise UserError(
+                f"{opened.name} holds tokens, and a masked model is evaluated on sentence pairs",
+                remedy="Name the text itself: --data FILE",
+            )
+        chosen = tokens.validation if opened.split == HELD_OUT else tokens.train
+        if not opened.split and not chosen.records:
+            raise UserError(f"{opened.name} has fewer than two sentences, and so no pair", remedy="Name a longer text")
+        _check(opened, loaded, count=chosen.records, unit="pairs")
+        if opened.split:
+            chosen.check_when_read()
+        yield EvaluationData(opened.full_name, tokens, chosen)
 
 
 def open_tokenizer(loaded: LoadedModel, name: str | None = None) -> LoadedTokenizer:
@@ -129,48 +119,59 @@ def sequence_length(loaded: LoadedModel, length: int | None = None) -> int:
     return length
 
 
-def has_tokenizer(tokens: AnySet) -> bool:
-    return (tokens.tokenizer / TOKENIZER_FILE).is_file()
+@contextmanager
+def _opened(
+    loaded: LoadedModel,
+    data: Sequence[str],
+    *,
+    split: str | None,
+    tokenizer: str | None,
+    show: Show,
+    pairs: Pairs | None = None,
+) -> Iterator[_OpenedSet]:
+    """The set to evaluate on. Text is prepared in a temporary folder; with `pairs`, as sentence pairs."""
+    if not data:
+        if loaded.run is None:
+            raise UserError(f"{loaded.origin} has no data of its own", remedy="Name some: --data FILE")
+        yield _OpenedSet(f"run '{loaded.run.name}'", token_set(loaded.run), split or HELD_OUT)
+        return
+    name = ", ".join(data)
+    like = loaded.run.spec().data if loaded.run else Data(path=".")
+    spec = like.model_copy(update={"path": list(data), "mix": None, "stream": False, "tokenizer": None})
+    if is_prepared(spec):
+        tokens = open_set(Path(data[0]))
+        if isinstance(tokens, PairSet) == (pairs is not None):
+            _check_tokenizer(name, tokens, loaded, tokenizer)
+        yield _OpenedSet(name, tokens, split or HELD_OUT)
+        return
+    if split:
+        raise UserError("--split is for prepared sets, and --data names files", remedy="Leave --split out")
+    with TemporaryDirectory(prefix="stoker-eval-") as folder:
+        with show() as progress:
+            opened = None if pairs and are_hdf5(list(data)) else open_tokenizer(loaded, tokenizer)
+            tokens = tokenise(spec, opened, Path(folder), progress, pairs=pairs)
+        yield _OpenedSet(name, tokens, None)
 
 
-def _own_set(loaded: LoadedModel) -> tuple[str, AnySet]:
-    if loaded.run is None:
-        raise UserError(f"{loaded.origin} has no data of its own", remedy="Name some: --data FILE")
-    return f"run '{loaded.run.name}'", token_set(loaded.run)
-
-
-def _token_split(name: str, tokens: AnySet, split: str | None) -> EvaluationData:
-    if not isinstance(tokens, TokenSet):
-        raise UserError(f"{name} holds sentence pairs for masked models", remedy="Name the text itself: --data FILE")
-    chosen = tokens.train if split == "train" else tokens.validation
-    if not chosen.tokens:
+def _check(opened: _OpenedSet, loaded: LoadedModel, *, count: int, unit: str) -> None:
+    """`count`: of the tokens or pairs in the split."""
+    name, tokens, split = opened
+    vocab = loaded.shape.vocab or 0
+    if split and not count:
         raise UserError(
-            f"{name} has no held-out text" if chosen is tokens.validation else f"{name} has no text to train on",
+            f"{name} has no held-out {unit}" if split == HELD_OUT else f"{name} has no {unit} to train on",
             remedy="Name some with --data FILE, or evaluate on the training text with --split train",
         )
-    chosen.check_when_read()
-    return EvaluationData(f"{name}, {split or HELD_OUT}", tokens, chosen)
-
-
-def _pair_split(name: str, pairs: AnySet, split: str | None) -> MaskedEvaluationData:
-    if not isinstance(pairs, PairSet):
+    if tokens.vocab > vocab:
         raise UserError(
-            f"{name} holds tokens, and a masked model is evaluated on sentence pairs",
-            remedy="Name the text itself: --data FILE",
+            f"{opened.full_name} has token ids up to {tokens.vocab - 1}, and the model has {vocab} tokens",
+            remedy="Name the tokenizer that it was trained with: --tokenizer DIR",
         )
-    chosen = pairs.train if split == "train" else pairs.validation
-    if not chosen.records:
-        raise UserError(
-            f"{name} has no held-out pairs" if chosen is pairs.validation else f"{name} has no pairs to train on",
-            remedy="Name some with --data FILE, or evaluate on the training text with --split train",
-        )
-    chosen.check_when_read()
-    return MaskedEvaluationData(f"{name}, {split or HELD_OUT}", pairs, chosen)
 
 
 def _check_tokenizer(name: str, tokens: AnySet, loaded: LoadedModel, tokenizer: str | None) -> None:
     """With another tokenizer than the model's, the results would be meaningless."""
-    if not has_tokenizer(tokens) or not (tokenizer or loaded.tokenizer):
+    if not has_tokenizer(tokens.tokenizer) or not (tokenizer or loaded.tokenizer):
         return
     vocabulary = load_folder(tokens.tokenizer).tokenizer.get_vocab()
     if open_tokenizer(loaded, tokenizer).tokenizer.get_vocab() != vocabulary:

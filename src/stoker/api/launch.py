@@ -106,12 +106,14 @@ def launch(
     """Start the run, or resume it. A detached run outlives this process; any other ends with it.
 
     A new run whose launch fails or is interrupted, for example because its image cannot be pulled, leaves nothing
-    behind. With `submit=False` everything is uploaded but the run is not started: TorchX does that.
+    behind; a run of that name that another command has created meanwhile is kept. With `submit=False` everything is
+    uploaded but the run is not started: TorchX does that.
     """
-    run, tracker = plan.run, _CommitTracker(listener or NullListener())
+    run, tracker = plan.run, _Tracker(listener or NullListener())
     existed = run.path.exists()
     try:
-        opened = begin(plan.spec, runs=run.path.parent, progress=tracker.listener.preparing)
+        progress = tracker.listener.preparing
+        opened = begin(plan.spec, runs=run.path.parent, progress=progress, creating=tracker.creating)
         if opened.done:
             return Launched(run=run, spec=opened.spec, submission=plan.submission, done=opened.done)
         tracker.listener.prepared(opened)
@@ -120,7 +122,7 @@ def launch(
         steps = opened.derived.steps if isinstance(opened, OpenedTraining) else None
         return Launched(run=run, spec=opened.spec, submission=submission, running=running, steps=steps)
     except BaseException:
-        if not existed and not tracker.is_committed:
+        if tracker.is_created and not existed and not tracker.is_committed:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 
@@ -151,11 +153,14 @@ def follow(running: Running, look: Callable[[], None] = lambda: None) -> int:
             time.sleep(4 * POLL_S)
 
 
-class _CommitTracker:
-    """Forwards the backend's progress, and remembers whether it has created something."""
+class _Tracker:
+    """Forwards the backend's progress, and remembers whether this launch has created the run or something elsewhere."""
 
     def __init__(self, listener: LaunchListener) -> None:
-        self.listener, self.is_committed = listener, False
+        self.listener, self.is_created, self.is_committed = listener, False, False
+
+    def creating(self) -> None:
+        self.is_created = True
 
     def building(self, phase: str, done: int, total: int) -> None:
         self.listener.building(phase, done, total)

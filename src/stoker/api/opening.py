@@ -54,28 +54,36 @@ class OpenedTraining(Opened):
     derived: Derived
 
 
-def begin(spec: AnySpec, *, runs: Path, progress: Callable[[PrepareProgress], None] = ignore) -> Opened:
-    """Prepare the data and create the run, or open the existing one if its spec is the same."""
+def begin(
+    spec: AnySpec,
+    *,
+    runs: Path,
+    progress: Callable[[PrepareProgress], None] = ignore,
+    creating: Callable[[], None] = lambda: None,
+) -> Opened:
+    """Prepare the data and create the run, or open the existing one if its spec is the same.
+
+    `creating` is called before the first file of a new run is written, when no other command can create it any more.
+    """
     run = RunDir(runs / spec.name)
     if spec.on.is_here:
         require_local(run)  # the checkpoints of a cluster's run are on its volume: here it would start from step 0
     pull(run, resume=None if isinstance(spec, ScriptSpec) else spec.checkpoint.resume)
     _refuse_another_kind(run, spec)
     opened = (
-        begin_script(spec, runs=runs)
+        _begin_script(spec, run, creating)
         if isinstance(spec, ScriptSpec)
-        else begin_training(spec, runs=runs, progress=progress)
+        else _begin_training(spec, run, progress, creating)
     )
     consent.record(run, opened.spec)  # a launch without consent was refused before
     return opened
 
 
-def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
-    run = RunDir(runs / spec.name)
+def _begin_script(spec: ScriptSpec, run: RunDir, creating: Callable[[], None]) -> Opened:
     if spec.on.copies_code:  # else the image has it
         _check_script(Path(spec.script))
     if not run.exists():
-        _create(run, spec)
+        _create(run, spec, creating)
         return Opened(run=run, spec=spec, done=None)
     with run.lock():
         changes = difference(run.any_spec(), spec)
@@ -89,10 +97,10 @@ def begin_script(spec: ScriptSpec, *, runs: Path) -> Opened:
         return Opened(run=run, spec=spec, done=done)
 
 
-def begin_training(
-    spec: RunSpec, *, runs: Path, progress: Callable[[PrepareProgress], None] = ignore
+def _begin_training(
+    spec: RunSpec, run: RunDir, progress: Callable[[PrepareProgress], None], creating: Callable[[], None]
 ) -> OpenedTraining:
-    run = RunDir(runs / spec.name)
+    runs = run.path.parent
     store = runs.absolute() / contract.PREPARED_DIR
     _refuse_inside_data(run, spec)
     _check_own_code(spec)
@@ -106,7 +114,7 @@ def begin_training(
     spec = _fill(spec, tokens)
     _check_size(spec, tokens)
     _check_end(spec, tokens)
-    _create(run, spec, tokens, origins)
+    _create(run, spec, creating, tokens, origins)
     return _opened(run, spec, tokens, done=None)
 
 
@@ -126,16 +134,16 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Prepa
     if changes.refused:
         raise _another_run(run, changes.refused)
     kept = None if changes.data else _kept(run, spec)
-    gone = ", ".join(spec.data.paths)
+    reason = f"{', '.join(spec.data.paths)} is gone"
     try:
         tokens = kept or set_of(spec.data, store, pairs=_pairs(spec), progress=progress)
     except (RemoteError, StoreError) as e:
-        kept, gone = None if changes.data else _began_with(run), e.problem
+        kept, reason = None if changes.data else _original_tokens(run), e.problem
         if kept is None:
             raise
         tokens = kept
     if tokens.key != run.data().key:
-        raise _another_run(run, changes.data or {"data": ("what the files held when it began", "what they hold now")})
+        raise _another_run(run, changes.data or {"data": ("what the files held when it started", "what they hold now")})
     _check_vocab(run, old, tokens)
     spec = _fill(spec, tokens).model_copy(update={"name": old.name})
     _check_end(spec, tokens)
@@ -143,13 +151,12 @@ def _existing(run: RunDir, spec: RunSpec, store: Path, progress: Callable[[Prepa
     if not opened.done and spec.on.is_here:  # otherwise the checkpoints are on another machine
         _refuse_loss(run, spec)
     _apply(run, spec, changes.allowed)
-    if run.data().shards != str(tokens.path.absolute()):  # begun on another machine, or moved since
+    if run.data().shards != str(tokens.path.absolute()):  # started on another machine, or moved since
         run.write_data(_ref(tokens))
     if not opened.done:
         run.clear_exit()
     if kept and not opened.done and not any(map(is_code, spec.data.paths)):
-        why = f"{gone} is gone" if gone == ", ".join(spec.data.paths) else gone
-        run.add_event(Note(text=f"{why}: the run resumes with the tokens made of it, in {kept.path}"))
+        run.add_event(Note(text=f"{reason}: the run resumes with the tokens made of it, in {kept.path}"))
     return opened
 
 
@@ -171,16 +178,16 @@ def _kept(run: RunDir, spec: RunSpec) -> AnySet | None:
     paths = spec.data.paths
     if any(is_remote(path) or exists(path) for path in paths) and not any(map(is_code, paths)):
         return None
-    return _began_with(run)
+    return _original_tokens(run)
 
 
-def _began_with(run: RunDir) -> AnySet | None:
-    began = run.data()
+def _original_tokens(run: RunDir) -> AnySet | None:
+    """The token set that the run started with, if it still exists."""
     folder = token_folder(run)
     if not is_set(folder):
         return None
     tokens = open_set(folder)
-    return tokens if tokens.key == began.key else None
+    return tokens if tokens.key == run.data().key else None
 
 
 def _check_own_code(spec: RunSpec) -> None:
@@ -193,7 +200,7 @@ def _check_own_code(spec: RunSpec) -> None:
 
 def _refuse_another_kind(run: RunDir, spec: AnySpec) -> None:
     if run.exists() and type(old := run.any_spec()) is not type(spec):
-        kinds = [f"script {each.script}" if isinstance(each, ScriptSpec) else "a model" for each in (old, spec)]
+        kinds = [f"script {kind.script}" if isinstance(kind, ScriptSpec) else "a model" for kind in (old, spec)]
         raise _another_run(run, {"what it runs": (kinds[0], kinds[1])})
 
 
@@ -265,7 +272,11 @@ def _another_run(run: RunDir, changes: Changes) -> UserError:
 
 
 def _create(
-    run: RunDir, spec: AnySpec, tokens: AnySet | None = None, origins: dict[str, SourceModel] | None = None
+    run: RunDir,
+    spec: AnySpec,
+    creating: Callable[[], None],
+    tokens: AnySet | None = None,
+    origins: dict[str, SourceModel] | None = None,
 ) -> None:
     try:
         run.path.mkdir(parents=True, exist_ok=True)
@@ -276,6 +287,7 @@ def _create(
     with run.lock():
         if run.exists():
             raise UserError(f"run '{run.name}' was just started by another command", remedy="Start another with --new")
+        creating()
         if tokens is not None:
             _copy_tokenizer(tokens, run)
         if origins:
@@ -309,24 +321,24 @@ def _ref(tokens: AnySet) -> DataRef:
 
 def _fill(spec: RunSpec, tokens: AnySet) -> RunSpec:
     """Set the model's vocabulary: that of the tokenizer, unless the spec names a slightly larger one."""
-    most = _most(tokens)
+    largest = _largest_vocab(tokens)
     vocab = spec.model.vocab or tokens.vocab
-    if not tokens.vocab <= vocab <= most:
+    if not tokens.vocab <= vocab <= largest:
         raise UserError(
             f"model.vocab is {vocab}, but the tokenizer has {tokens.vocab} tokens",
-            remedy=f"Leave model.vocab out (null, if a preset sets it), or set it from {tokens.vocab} to {most}",
+            remedy=f"Leave model.vocab out (null, if a preset sets it), or set it from {tokens.vocab} to {largest}",
         )
     return spec.model_copy(update={"model": spec.model.model_copy(update={"vocab": vocab})})
 
 
-def _most(tokens: AnySet) -> int:
+def _largest_vocab(tokens: AnySet) -> int:
     return -(-tokens.vocab // VOCAB_ROUNDING) * VOCAB_ROUNDING
 
 
-def _check_vocab(run: RunDir, begun: RunSpec, tokens: AnySet) -> None:
+def _check_vocab(run: RunDir, spec: RunSpec, tokens: AnySet) -> None:
     """Check the vocabulary in spec.yaml, which the workers read: it may have been edited."""
-    vocab = begun.model.vocab
-    if vocab is None or not tokens.vocab <= vocab <= _most(tokens):
+    vocab = spec.model.vocab
+    if vocab is None or not tokens.vocab <= vocab <= _largest_vocab(tokens):
         raise UserError(
             f"{run.path / contract.SPEC_FILE} has been changed: model.vocab is {vocab}, but the tokenizer has "
             f"{tokens.vocab} tokens",

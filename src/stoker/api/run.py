@@ -141,7 +141,7 @@ def read_spec(spec: AnySpec | Path | str | None, overrides: Sequence[str]) -> lo
     """Like `load`, with the origin of each value. The run file of a run may need the user's consent to execute code."""
     if spec is None or isinstance(spec, AnySpec):
         return loading.load(spec, overrides)
-    file = Path(spec).expanduser()
+    file = Path(os.path.expanduser(spec))  # unlike Path.expanduser, leaves the ~ of an unknown user as it is
     loaded = loading.load(file, overrides)
     if run := consent.run_of(file):
         consent.require_launch(run, loaded.spec)

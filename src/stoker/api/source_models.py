@@ -3,6 +3,7 @@
 They are checked before anything is created, from config.json, spec.yaml and tokenizers alone: no torch.
 """
 
+import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -171,7 +172,7 @@ def _key(role: str) -> str:
 
 
 def _open(name: str, runs: Path, *, key: str) -> SourceModel:
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if (folder / contract.MANIFEST_FILE).is_file():
         return _of_checkpoint(folder.absolute())
     if (folder / hf_config.CONFIG_FILE).is_file() and not run_dir(folder).exists():

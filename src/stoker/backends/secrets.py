@@ -1,6 +1,7 @@
 """Secrets: read when a run is submitted, passed on in the environment, written to no file."""
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ def warnings(spec: AnySpec) -> list[str]:
     """A warning for each secret file that other users can read."""
     files = {name: path for name, source in spec.secrets.items() if (path := _file(source))}
     return [
-        f"secrets.{name}: other users can read {path}. Run: chmod 600 {path}"
+        f"secrets.{name}: other users can read {path}. Run: chmod 600 {shlex.quote(str(path))}"
         for name, path in files.items()
         if path.is_file() and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
     ]
@@ -80,4 +81,5 @@ def _unusable(name: str, path: Path, why: str) -> UserError:
 
 
 def _file(source: str) -> Path | None:
-    return Path(source.removeprefix("file:")).expanduser() if source.startswith("file:") else None
+    """`~` of an unknown user stays as it is."""
+    return Path(os.path.expanduser(source.removeprefix("file:"))) if source.startswith("file:") else None

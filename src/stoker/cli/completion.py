@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from stoker.cli.main import VERBS, add_arguments
 from stoker.spec import contract
 
-HOW = """\
+INSTALL = """\
 bash:  stoker completion bash > ~/.local/share/bash-completion/completions/stoker
 zsh:   stoker completion zsh > ~/.zfunc/_stoker   (with ~/.zfunc in fpath, before compinit)
 fish:  stoker completion fish > ~/.config/fish/completions/stoker.fish
@@ -31,7 +31,7 @@ class Verb:
 def completion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=sorted(SHELLS), metavar="bash|zsh|fish", help="your shell")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = HOW
+    parser.epilog = INSTALL
 
 
 def completion(args: argparse.Namespace) -> int:

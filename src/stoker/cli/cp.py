@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,14 +12,14 @@ from stoker.api import copy
 from stoker.backends.kubernetes.volume.run_copy import weight_commands
 from stoker.backends.transfer.meter import TransferProgress
 from stoker.cli import output
-from stoker.cli.arguments import runs_argument, trust_argument
+from stoker.cli.arguments import path, runs_argument, trust_argument
 from stoker.cli.progress.transfer import show_transfer
 from stoker.observe.runs import find
 from stoker.rundir import RunDir
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 
-HOW = """\
+EXAMPLES = """\
 RUN:/path is a path on the run's volume, RUN:path one in the run's folder there. Run it again to continue after an
 interruption.
 
@@ -47,7 +48,7 @@ def cp_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--region", help="of the bucket, if it is not that of the pods")
     parser.add_argument("--json", action="store_true", help="print what was copied as JSON")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = HOW
+    parser.epilog = EXAMPLES
     trust_argument(parser)
 
 
@@ -103,10 +104,10 @@ def _parsed(argument: str) -> Path | VolumePath | str:
     """A path here, a path on a volume, or a URL."""
     if "://" in argument:
         return argument
-    run, colon, path = argument.partition(":")
+    run, colon, volume_path = argument.partition(":")
     if colon and run and not Path(argument).exists() and ("/" not in run or RunDir(Path(run)).exists()):
-        return VolumePath(run, path)
-    return Path(argument).expanduser()
+        return VolumePath(run, volume_path)
+    return Path(os.path.expanduser(path(argument)))
 
 
 def _report(args: argparse.Namespace, done: TransferProgress, target: str) -> None:

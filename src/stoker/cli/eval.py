@@ -5,19 +5,13 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from stoker.api.evaluation import (
-    evaluation_data,
-    has_tokenizer,
-    open_tokenizer,
-    sequence_length,
-    show_nothing,
-)
+from stoker.api.evaluation import evaluation_data, open_tokenizer, sequence_length, show_nothing
 from stoker.cli import output
 from stoker.cli.arguments import model_path
 from stoker.cli.masked_lm import eval_masked
 from stoker.cli.progress.counting import show_count
 from stoker.cli.progress.preparing import show_preparing
-from stoker.data.tokenizer import load_folder
+from stoker.data.tokenizer import has_tokenizer, load_folder
 from stoker.inference.evaluate import Score, evaluate, precision_of, token_widths
 from stoker.inference.tasks import choose, last_words, read_choices, read_last_words
 from stoker.models import model_spec
@@ -45,17 +39,9 @@ def eval(args: argparse.Namespace) -> int:
     precision = precision_of(loaded)
     assert vocab is not None
     show = show_nothing if args.json else show_preparing
-    with evaluation_data(loaded, args.data, split=args.split, tokenizer=args.tokenizer, show=show) as (
-        name,
-        tokens,
-        split,
-    ):
-        if tokens.vocab > vocab:
-            raise UserError(
-                f"{name} has token ids up to {tokens.vocab - 1}, and the model has {vocab} tokens",
-                remedy="Name the tokenizer that it was trained with: --tokenizer DIR",
-            )
-        widths = token_widths(load_folder(tokens.tokenizer), vocab) if has_tokenizer(tokens) else None
+    data = evaluation_data(loaded, args.data, split=args.split, tokenizer=args.tokenizer, show=show)
+    with data as (name, tokens, split):
+        widths = token_widths(load_folder(tokens.tokenizer), vocab) if has_tokenizer(tokens.tokenizer) else None
         with show_count("evaluating", "sequences") as progress:
             score = evaluate(
                 loaded.model,

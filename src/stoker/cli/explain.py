@@ -4,6 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from stoker.cli.arguments import file_and_overrides
 from stoker.cli.console import print_table
 from stoker.spec.keys import doc, flat, keys
 from stoker.spec.load import Loaded, load
@@ -18,8 +19,8 @@ def explain_arguments(parser: ArgumentParser) -> None:
 
 def explain(args: Namespace) -> int:
     key: str = args.key
-    first, *rest = args.arguments
-    loaded = load(None, args.arguments) if "=" in first and not Path(first).exists() else load(Path(first), rest)
+    file, overrides = file_and_overrides(args.arguments, verb=f"explain {key}")
+    loaded = load(Path(file) if file else None, overrides)
     matches = [name for name in loaded.settings if name == key or name.startswith(f"{key}.")]
     if not matches and key not in keys():
         raise unknown_key(key, "stoker explain")

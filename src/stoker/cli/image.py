@@ -51,6 +51,8 @@ def image_arguments(parser: argparse.ArgumentParser) -> None:
 def image(args: argparse.Namespace) -> int:
     if args.file:
         return _of_dockerfile(args)
+    if args.out and args.action != "build":
+        raise UserError("-o is for build, which writes the image to a file", remedy="Run: stoker image build -o FILE …")
     file, overrides = file_and_overrides(args.arguments, verb=f"image {args.action}")
     spec = load(Path(file) if file else None, overrides).spec
     base = args.base or _cluster(spec).image

@@ -19,7 +19,7 @@ from stoker.cli.progress.preparing import show_preparing
 from stoker.cli.progress.transfer import show_transfer
 from stoker.data.prepare import PrepareProgress as Prepared
 from stoker.rundir import Record, RunDir
-from stoker.rundir.commands import in_default_runs
+from stoker.rundir.commands import command_name
 from stoker.storage.mirror import run_dir
 
 
@@ -107,7 +107,7 @@ def dry_run(plan: Plan, *, folder: Path | None, as_json: bool) -> str:
 def started(run: RunDir, running: Running, *, as_json: bool) -> str:
     if as_json:
         return launched_json(run, running.record())
-    name = run.name if in_default_runs(run) else shlex.quote(str(run.path))
+    name = command_name(run)
     rows = [
         ("started", f"{run.name}, {running.where}"),
         ("folder", str(run.path)),

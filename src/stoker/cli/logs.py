@@ -13,6 +13,7 @@ from stoker.backends import backend_of
 from stoker.cli.arguments import runs_argument, trust_argument
 from stoker.cli.screen import show
 from stoker.observe.runs import find
+from stoker.rundir.commands import command_name
 from stoker.spec import contract
 from stoker.spec.errors import UserError
 from stoker.spec.units import duration
@@ -45,18 +46,14 @@ def logs(args: argparse.Namespace) -> int:
         count += 1
         text = f"[{line.rank}] {line.line}" if args.all else line.line
         show(json.dumps(asdict(line)) if args.json else text, flush=args.follow, colours=True)
-    return _end(args, count)
+    if not count and not (args.since or args.tail == 0):
+        print(f"there are no log lines; see what happened: stoker events {command_name(run)}", file=sys.stderr)
+    return contract.EXIT_DONE
 
 
 def _pause() -> bool:
     time.sleep(POLL_S)
     return True
-
-
-def _end(args: argparse.Namespace, lines: int) -> int:
-    if not lines and not (args.since or args.tail == 0):
-        print(f"there are no log lines; see what happened: stoker events {args.run}", file=sys.stderr)
-    return contract.EXIT_DONE
 
 
 def moment(text: str, *, now: datetime) -> float:

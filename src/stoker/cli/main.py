@@ -110,6 +110,9 @@ def _exit_code(argv: list[str]) -> int:
             raise
         return report_error(missing)
     except KeyboardInterrupt:
+        # CPython remembers a KeyboardInterrupt that leaves an exec of text, as of a dataclass that is being imported.
+        # `python -m` then ends with SIGINT instead of our exit code, unless another exec of text follows.
+        exec("")
         return contract.EXIT_INTERRUPTED
     except BrokenPipeError:  # `stoker logs … | head` has read enough
         return contract.EXIT_DONE

@@ -11,7 +11,6 @@ from stoker.inference.evaluate import MaskedScore, evaluate_masked, precision_of
 from stoker.inference.fill_mask import fill
 from stoker.models.load import LoadedModel
 from stoker.spec import contract
-from stoker.spec.errors import UserError
 from stoker.spec.run import Objective
 from stoker.spec.units import short_duration
 
@@ -28,11 +27,6 @@ def eval_masked(args: argparse.Namespace, loaded: LoadedModel) -> int:
         show=show_nothing if args.json else show_preparing,
     )
     with data as (name, pairs, split), show_count("evaluating", "sequences") as progress:
-        if pairs.vocab > (loaded.shape.vocab or 0):
-            raise UserError(
-                f"{name} has token ids up to {pairs.vocab - 1}, and the model has {loaded.shape.vocab} tokens",
-                remedy="Name the tokenizer that it was trained with: --tokenizer DIR",
-            )
         score = evaluate_masked(
             loaded.model,
             pairs,

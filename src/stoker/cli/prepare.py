@@ -98,7 +98,8 @@ def _pair_rows(tokens: AnySet) -> list[tuple[str, str]]:
 
 def _data(args: argparse.Namespace) -> Data:
     """Read like `data` in a run file, so that both accept the same values and report the same errors."""
-    overrides = [f"data.path={json.dumps(args.data)}", f"data.skip_bad={json.dumps(args.skip_bad)}"]
+    paths = json.dumps(args.data, ensure_ascii=False)  # YAML does not join the two halves of an escaped emoji
+    overrides = [f"data.path={paths}", f"data.skip_bad={json.dumps(args.skip_bad)}"]
     if args.tokenizer:
         trained = args.tokenizer[:1].isdigit() and not Path(args.tokenizer).exists()
         overrides.append(f"data.tokenizer{'.train' if trained else ''}={args.tokenizer}")

@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from stoker import backends
 from stoker.cli import output
@@ -27,9 +28,9 @@ def ps_arguments(parser: argparse.ArgumentParser) -> None:
 
 def ps(args: argparse.Namespace) -> int:
     if args.watch is None:
-        print(table(args))
+        print(table(args.runs, as_json=args.json))
         return contract.EXIT_DONE
-    output.repeat(lambda: table(args), seconds=interval(args))
+    output.repeat(lambda: table(args.runs, as_json=args.json, watching=True), seconds=interval(args))
     return contract.EXIT_DONE
 
 
@@ -50,13 +51,13 @@ def interval(args: argparse.Namespace) -> float:
     return float(args.watch)
 
 
-def table(args: argparse.Namespace) -> str:
-    rows = backends.rows(all_runs(args.runs))
-    if args.json:
+def table(runs: Path, *, as_json: bool, watching: bool = False) -> str:
+    """All runs in a folder. While `watching`, below the time and no longer than the terminal."""
+    rows = backends.rows(all_runs(runs))
+    if as_json:
         return json.dumps([asdict(row) for row in rows])
     if not rows:
-        return f"no runs in {args.runs.absolute()}. Start one with: stoker train RUN.yaml"
-    watching = getattr(args, "watch", None) is not None
+        return f"no runs in {runs.absolute()}. Start one with: stoker train RUN.yaml"
     lines = [output.moment(time.time())] if watching else []
     height = output.terminal_lines() if watching else None
     if height is not None and len(rows) + 3 > height:  # also the time, the head, and the line of the cursor

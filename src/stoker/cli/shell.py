@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from stoker.backends import backend_of
 from stoker.cli.arguments import runs_argument, trust_argument
 from stoker.observe.runs import find
+from stoker.rundir.commands import command_name
 from stoker.spec.errors import UserError
 
 LOGIN = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
@@ -32,7 +33,7 @@ def shell(args: argparse.Namespace) -> int:
         stdin = None if sys.stdin.isatty() else sys.stdin.buffer
         return files.shell(args.command, stdin=stdin, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer, terminal=None)
     if not sys.stdin.isatty():
-        raise UserError("a shell needs a terminal", remedy=f"Give a command: stoker shell {args.run} -- ls -l")
+        raise UserError("a shell needs a terminal", remedy=f"Give a command: stoker shell {command_name(run)} -- ls -l")
     with _raw():
         keys = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115 (stdin stays open)
         return files.shell(LOGIN, stdin=keys, stdout=sys.stdout.buffer, stderr=None, terminal=_size)

@@ -30,8 +30,8 @@ def status_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def status(args: argparse.Namespace) -> int:
-    if not args.run:
-        print(table(args))
+    if args.run is None:
+        print(table(args.runs, as_json=args.json))
         return contract.EXIT_DONE
     run = find(args.run, args.runs)
     backend = backend_of(run)

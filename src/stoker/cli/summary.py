@@ -8,6 +8,7 @@ from stoker.backends.backend import Submission
 from stoker.cli import output
 from stoker.cli.events import sentence
 from stoker.rundir import Exit, RunDir, events
+from stoker.rundir.state import RunState
 from stoker.rundir.view import view
 from stoker.spec import estimate
 from stoker.spec.code import is_code
@@ -118,13 +119,13 @@ def ending(run: RunDir, exit: Exit, *, seconds: float) -> Rows:
     speed = f", {short_number(now.tokens_per_second)} tokens/s" if now.tokens_per_second else ""
     rows.append(("time", f"{short_duration(seconds)}{speed}"))
     samples = [event.text for event in run.events() if isinstance(event, events.Sample)]
-    if exit.state == "done" and samples:
+    if exit.state == RunState.DONE and samples:
         rows.append(("sample", output.printable(samples[-1]).strip().replace("\n", "\n" + " " * output.INDENT)))
     return [*rows, ("folder", str(run.path)), ("next", _next(run, exit, script=script))]
 
 
 def _next(run: RunDir, exit: Exit, *, script: bool) -> str:
-    if exit.state == "paused":
+    if exit.state == RunState.PAUSED:
         return exit.remedy or "run the same command again to resume"
     path = shlex.quote(str(run.path))
     return f"stoker status {path}  ·  stoker {'logs' if script else 'audit'} {path}"

@@ -176,15 +176,7 @@ def _launcher(options: dict[str, str]) -> Values:
 
 def _script(pod: ConvertedPod) -> str:
     """A relative path is beside the run file, or in the container's working directory."""
-    folder = next(
-        (
-            str(container["workingDir"])
-            for container in pod.on.get("pod", {}).get("spec", {}).get("containers", [])
-            if "workingDir" in container
-        ),
-        None,
-    )
-    script = pod.launch.script
+    script, folder = pod.launch.script, pod.working_dir
     return script if script.startswith("/") or not folder else f"{folder.rstrip('/')}/{script}"
 
 

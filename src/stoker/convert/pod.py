@@ -45,6 +45,8 @@ UNITS = "kKMGTPEi"
 @dataclass(kw_only=True, slots=True)
 class ConvertedPod:
     launch: LauncherCommand
+    working_dir: str | None = None
+    """Of the container that trains."""
     on: Values = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
@@ -54,6 +56,8 @@ def read_pod(template: Field) -> ConvertedPod:
     spec = template["spec"]
     container = _container(spec)
     pod = ConvertedPod(launch=_launch(container))
+    if container["workingDir"]:
+        pod.working_dir = str(container["workingDir"].value)
     patch: Values = {}
     container_patch: Values = {"name": contract.CONTAINER}
     container["name"].used(f"the container is called {contract.CONTAINER}")
@@ -178,8 +182,8 @@ def _amount(name: str, value: Any) -> Any:
         if name != "memory":
             return int(text)
         number = text.rstrip(UNITS)
-        bytes = int(Decimal(number))
-        return bytes if number == text else f"{text}B"
+        amount = int(Decimal(number))
+        return amount if number == text else f"{text}B"
     except (InvalidOperation, ValueError, OverflowError):
         raise UserError(
             f"'{text}' is not an amount of {name}", remedy="Write it as Kubernetes does, such as 500m or 16Gi"
@@ -253,7 +257,7 @@ def _toleration(value: Any) -> str | None:
     equals = value.get("operator", "Equal") == "Equal"
     text = str(value["key"]) + (f"={value.get('value', '')}" if equals else "")
     text += f":{value['effect']}" if value.get("effect") else ""
-    return text if re.match(TOLERATION, text) else None
+    return text if re.fullmatch(TOLERATION, text) else None
 
 
 def _metadata(metadata: Field) -> Values:

@@ -12,7 +12,7 @@ from stoker.convert import torchx
 from stoker.convert.manifests import KINDS, convert
 from stoker.convert.tracked import ConversionOutcome, FieldOutcome, dotted, leaves
 from stoker.spec.bounded import parse_yaml_documents
-from stoker.spec.document import parse_value
+from stoker.spec.document import TAG_PREFIX, is_plain_text
 from stoker.spec.errors import UserError
 from stoker.spec.problems import explain_problem
 from stoker.spec.run import ScriptSpec
@@ -44,12 +44,12 @@ def read_manifest(
 
 def run_file(values: dict[str, Any], outcomes: Sequence[FieldOutcome], *, source: str) -> str:
     """YAML, with the unused fields as comments at its end."""
-    lines = [f"# From {source}. See what it would start with: stoker launch FILE --dry-run"]
+    lines = [f"# From {_one_line(source)}. See what it would start with: stoker launch FILE --dry-run"]
     if not values["script"].startswith("/"):
         lines.append("# The script is expected beside this file; if only the image has it, write its path there.")
     written = yaml.dump(values, Dumper=_RunFileDumper, sort_keys=False, allow_unicode=True, width=WIDTH).rstrip()
     lines.append(re.sub(r"^'on':", "on:", written, flags=re.MULTILINE))  # a run file does not read `on` as a boolean
-    unused = [f"#   {field}: {outcome.text}" for field, outcome in outcomes if not outcome.is_used]
+    unused = [_one_line(f"#   {field}: {outcome.text}") for field, outcome in outcomes if not outcome.is_used]
     if unused:
         lines += ["", "# Not used:", *unused]
     return "\n".join(lines) + "\n"
@@ -112,7 +112,14 @@ def _refuse_variables(document: dict[str, Any], name: str) -> None:
 def _title(document: Any) -> str:
     if not isinstance(document, dict):
         return "another document"
-    return f"{document.get('kind', 'document')} {(document.get('metadata') or {}).get('name', '')}".rstrip()
+    metadata = document.get("metadata")
+    name = metadata.get("name", "") if isinstance(metadata, dict) else ""
+    return f"{document.get('kind', 'document')} {name}".rstrip()
+
+
+def _one_line(comment: str) -> str:
+    """With line ends and control characters escaped: text of the manifest must not end the comment."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in comment)
 
 
 class _RunFileDumper(yaml.SafeDumper):
@@ -120,8 +127,7 @@ class _RunFileDumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    plain = "\n" in value or value.startswith(("[", "{", '"', "'")) or isinstance(parse_value(value, ""), str)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+    return dumper.represent_scalar(f"{TAG_PREFIX}str", value, style=None if is_plain_text(value) else '"')
 
 
 _RunFileDumper.add_representer(str, _text)

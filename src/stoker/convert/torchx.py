@@ -37,10 +37,7 @@ TRAINIUM_CLAIM, TRAINIUM_FOLDER = "fsx-claim", "/data"
 
 def read_command(text: str, name: str) -> dict[str, Any]:
     """The command as a document: options of TorchX, the component, its options, and the arguments after them."""
-    try:
-        argv = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError as e:
-        raise UserError(f"{name} holds a line that a shell cannot parse ({e})", remedy="Close its quotes") from e
+    argv = _split(text.replace("\\\n", " "), name, comments=True)
     starts = [index for index, argument in enumerate(argv) if PurePosixPath(argument).name == "torchx"]
     if len(starts) != 1 or "run" not in argv[starts[0] + 1 :]:
         raise UserError(f"{name} holds no `torchx run`", remedy="Give a file with one such command, as you type it")
@@ -104,7 +101,7 @@ def _trainium(root: Field, values: Values) -> None:
     """generateAppDef of the BERT tutorial, whose code sets the volume and the variables."""
     options, on = root["options"], values["on"]
     if args := options["--script_args"]:
-        values["args"] = shlex.split(str(args.used("args")))
+        values["args"] = _split(str(args.used("args")), "--script_args")
     for name, key in (("--nnodes", "nodes"), ("--nproc_per_node", "workers")):
         if options[name]:
             on[key] = _number(options[name].used(f"on.{key}"))
@@ -125,6 +122,13 @@ COMPONENTS: dict[str, Callable[[Field, Values], None]] = {
     "dist.spmd": _ddp,
     "generateAppDef": _trainium,
 }
+
+
+def _split(text: str, name: str, *, comments: bool = False) -> list[str]:
+    try:
+        return shlex.split(text, comments=comments)
+    except ValueError as e:
+        raise UserError(f"{name} holds a line that a shell cannot parse ({e})", remedy="Close its quotes") from e
 
 
 def _options(argv: list[str], flags: tuple[str, ...] = ()) -> tuple[dict[str, Any], list[str]]:
@@ -150,8 +154,10 @@ def _run(run: Field) -> Values:
         )
     scheduler.used("on.kind and on.job")
     on = {key: field.used(f"on.{key}") for name, key in CFG.items() if (field := run["--scheduler_args"][name])}
-    run["--workspace"].used("script's folder, which is added to the image") if "registry" in on else None
-    run["--workspace"].unused("set on.registry, where the run's own image is pushed, to add your files to the image")
+    if "registry" in on:
+        run["--workspace"].used("script's folder, which is added to the image")
+    else:
+        run["--workspace"].unused("set on.registry, where the run's image is pushed, to add your files to the image")
     run["--dryrun"].unused("use: stoker launch --dry-run")
     for name in ("--wait", "--log"):
         run[name].unused("stoker logs RUN -f follows a run until it ends")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stoker.data.bert.pairs import KIND, PairSet, PairSplit
-from stoker.data.shards import Index, Split, TokenSet
+from stoker.data.shards import Split, TokenSet, read_index
 from stoker.spec.errors import UserError
 
 AnySet = TokenSet | PairSet
@@ -19,4 +19,4 @@ def require_tokens(prepared: AnySet) -> TokenSet:
 
 def open_prepared(path: Path) -> AnySet:
     """A set that is neither a mixture nor a stream."""
-    return PairSet.open(path) if Index.record(path).get("kind") == KIND else TokenSet.open(path)
+    return PairSet.open(path) if read_index(path).get("kind") == KIND else TokenSet.open(path)

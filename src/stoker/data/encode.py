@@ -155,7 +155,8 @@ class _Joiner:
     """Turns pieces into tokens, and adds the end token after each document that has text."""
 
     def __init__(self, job: EncodeJob, trace: Trace) -> None:
-        self._tokenizer, self._continuing = _tokenizers(job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE)
+        file = job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE
+        self._tokenizer, self._continuing = _tokenizers(file, tuple(stamp_of(file)))
         self._end = job.end
         self._dtype = np.dtype(job.dtype).newbyteorder("<")
         self._inside = False
@@ -198,7 +199,8 @@ def _texts(pieces: list[Piece]) -> list[str]:
 
 
 @lru_cache(1)
-def _tokenizers(file: Path) -> tuple[Tokenizer, Tokenizer | None]:
+def _tokenizers(file: Path, stamp: tuple[int, ...]) -> tuple[Tokenizer, Tokenizer | None]:  # noqa: ARG001 (a cache key)
+    """Loaded once for all units. A prepare of other data in the same folder has another tokenizer there."""
     tokenizer = Tokenizer.from_file(str(file))
     return tokenizer, continuing(tokenizer)
 

@@ -1,4 +1,4 @@
-"""mix.json: the token sets of a mixture, with weights and locations. Readable without numpy."""
+"""mix.json: the token sets of a mixture, with weights and locations."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -89,11 +89,13 @@ class MixedSplit(Split):
 
 
 class Mixture(TokenSet):
+    train: MixedSplit
+
     def __init__(self, path: Path, key: str, sources: list[MixtureSource]) -> None:
         sets, weights = [source.tokens for source in sources], tuple(source.weight for source in sources)
         super().__init__(path, _summed(key, [tokens.index for tokens in sets]))
         self.sources = sources
-        self.train: MixedSplit = MixedSplit([tokens.train for tokens in sets], weights)
+        self.train = MixedSplit([tokens.train for tokens in sets], weights)
         self.validation = MixedSplit([tokens.validation for tokens in sets], weights)
 
     @classmethod

@@ -30,7 +30,7 @@ from stoker.data.sources import format_of
 from stoker.data.sources.document import BadRecords
 from stoker.data.tokenizer import TOKENIZER_FILE, LoadedTokenizer, load, load_folder, made_in, to_train_with
 from stoker.data.wordpiece import masking_vocabulary
-from stoker.data.work_units import Unit, pieces, plan, whole
+from stoker.data.work_units import Unit, one_per_file, pieces, plan
 from stoker.rundir import write_atomic
 from stoker.spec.data import Data, TrainTokenizer
 from stoker.spec.errors import UserError
@@ -174,7 +174,7 @@ def survey_of(
         else:
             discovered = discover(locations)
             if any(format_of(path) == hdf5.FORMAT for path, _ in discovered):
-                binary, discovered = True, hdf5.wanted(discovered, locations)
+                binary, discovered = True, hdf5.training_files(discovered, locations)
             local += discovered
             group_files = fingerprint(
                 discovered,
@@ -229,7 +229,7 @@ def _build(
             return _reuse(folder, survey.key)
         _begin(folder, survey.key)
         files = [kept_in(file, fetched or folder) for file in survey.files]
-        units = plan(files) if survey.masks is None else whole(files)
+        units = plan(files) if survey.masks is None else one_per_file(files)
         tokenizer = _tokenizer(data, survey, units, folder, progress)
         vocab = tokenizer.vocab if tokenizer else survey.pairs.vocab if survey.pairs else None
         assert vocab is not None

@@ -37,14 +37,9 @@ class UnreadableSet(UserError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shard:
-    file: str
-    tokens: int
-    sha256: str
+class SetIndex:
+    """What the indexes of token sets and of sets of sentence pairs have in common."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Index:
     key: str
     """The content key: the same data and tokenizer give the same key."""
     dtype: Dtype
@@ -52,7 +47,7 @@ class Index:
     end: int
     """Id of the token that ends each document."""
     tokenizer: str
-    """sha256 of tokenizer/tokenizer.json."""
+    """sha256 of tokenizer/tokenizer.json; empty if it does not exist."""
     trained: int | None
     """The requested size, if the tokenizer was trained on this data."""
     documents: int
@@ -60,77 +55,122 @@ class Index:
     """Bytes of text, as UTF-8."""
     skipped: int
     """Records that could not be read and were skipped."""
-    train: list[Shard] = field(default_factory=list)
-    validation: list[Shard] = field(default_factory=list)
-    window: int | None = None
-    """Tokens per shuffle window, for a set that was prepared as a stream."""
     version: int = VERSION
 
     @property
     def sizes(self) -> dict[str, int]:
         """Bytes of each shard's file."""
-        width = np.dtype(self.dtype).itemsize
-        return {shard.file: shard.tokens * width for shard in self.train + self.validation}
+        raise NotImplementedError
 
     def write(self, folder: Path) -> None:
         write_atomic(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
-    @staticmethod
-    def record(folder: Path) -> dict[str, Any]:
-        """The index of a prepared set of any kind, as JSON."""
-        try:
-            record = read_json(folder / INDEX_FILE, max_bytes=MAX_INDEX_BYTES)
-        except (FileNotFoundError, NotADirectoryError):
-            raise UnreadableSet(
-                f"{folder} is not a complete token set: it has no {INDEX_FILE}",
-                remedy="Its prepare was interrupted: run it again to resume it",
-            ) from None
-        except ValueError as e:
-            raise _damaged(folder) from e
-        if not isinstance(record, dict):
-            raise _damaged(folder)
-        if record.get("version") != VERSION:
-            raise UnreadableSet(
-                f"{folder} is a token set of version {record.get('version')}, and this stoker reads version {VERSION}",
-                remedy="Prepare the data again into another folder",
-            )
-        return record
-
     @classmethod
     def read(cls, folder: Path) -> Self:
         try:
-            index = TypeAdapter(cls).validate_python(cls.record(folder))
+            index = TypeAdapter(cls).validate_python(read_index(folder))
         except ValidationError as e:
             raise _damaged(folder) from e
-        if any(Path(shard.file).name != shard.file or shard.tokens < 0 for shard in index.train + index.validation):
+        if any(Path(file).name != file or size < 0 for file, size in index.sizes.items()):
             raise _damaged(folder)  # a shard is in the folder itself
         return index
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    file: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Index(SetIndex):
+    train: list[Shard] = field(default_factory=list)
+    validation: list[Shard] = field(default_factory=list)
+    window: int | None = None
+    """Tokens per shuffle window, for a set that was prepared as a stream."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        width = np.dtype(self.dtype).itemsize
+        return {shard.file: shard.tokens * width for shard in self.train + self.validation}
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The index of a prepared set of any kind, as JSON."""
+    try:
+        record = read_json(folder / INDEX_FILE, max_bytes=MAX_INDEX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnreadableSet(
+            f"{folder} is not a complete token set: it has no {INDEX_FILE}",
+            remedy="Its prepare was interrupted: run it again to resume it",
+        ) from None
+    except ValueError as e:
+        raise _damaged(folder) from e
+    if not isinstance(record, dict):
+        raise _damaged(folder)
+    if record.get("version") != VERSION:
+        raise UnreadableSet(
+            f"{folder} is a token set of version {record.get('version')}, and this stoker reads version {VERSION}",
+            remedy="Prepare the data again into another folder",
+        )
+    return record
 
 
 def _damaged(folder: Path) -> UnreadableSet:
     return UnreadableSet(f"{folder / INDEX_FILE} is damaged", remedy="Delete the folder and prepare it again")
 
 
-class Split:
-    """One stream of tokens over several shards, read at random."""
+class MappedShards:
+    """The shards of a split, each memory-mapped when it is first read."""
 
-    def __init__(self, folder: Path, shards: list[Shard], dtype: np.dtype[Any], *, window: int | None = None) -> None:
-        self.window = window
-        self._shards = shards
-        self._paths = [folder / shard.file for shard in shards]
-        self._ends = np.cumsum([shard.tokens for shard in shards], dtype=np.int64)
-        self._dtype = dtype
+    def __init__(self, files: list[SetFile], dtype: Dtype) -> None:
+        self._files = files
+        self._dtype = np.dtype(dtype).newbyteorder("<")
         self._shard = lru_cache(OPEN_SHARDS)(self._map)
         self._checks = False
-        self.tokens = int(self._ends[-1]) if shards else 0
 
     def files(self) -> list[SetFile]:
         """The files that exist so far."""
-        return [self._file(shard) for shard in range(len(self._paths))]
+        return list(self._files)
 
     def check_when_read(self) -> None:
         """Checks each shard's hash before its first use: for readers that can afford the time."""
         self._checks = True
+
+    def _map(self, shard: int) -> NDArray[Any]:
+        if self._checks:
+            check_hashes([self._files[shard]])
+        with open(self._files[shard].path, "rb") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), self._dtype)
+
+
+class Split(MappedShards):
+    """One stream of tokens over several shards, read at random."""
+
+    def __init__(self, folder: Path, shards: list[Shard], dtype: Dtype, *, window: int | None = None) -> None:
+        super().__init__([], dtype)
+        self.window = window
+        self.tokens = 0
+        self._folder = folder
+        self._shards: list[Shard] = []
+        self._ends = np.empty(0, np.int64)
+        self._add(shards)
+
+    def _add(self, shards: list[Shard]) -> None:
+        ends = self.tokens + np.cumsum([shard.tokens for shard in shards], dtype=np.int64)
+        self._shards += shards
+        self._files += [
+            SetFile(
+                folder=self._folder,
+                file=shard.file,
+                bytes=shard.tokens * self._dtype.itemsize,
+                sha256=shard.sha256,
+            )
+            for shard in shards
+        ]
+        self._ends = np.append(self._ends, ends)
+        self.tokens = int(self._ends[-1]) if len(self._ends) else 0
 
     def samples(self, length: int) -> int:
         """Sample i is tokens[i * length : (i + 1) * length + 1]: neighbours share one token."""
@@ -183,30 +223,19 @@ class Split:
             filled += len(piece)
             shard += 1
 
-    def _file(self, shard: int) -> SetFile:
-        path, facts = self._paths[shard], self._shards[shard]
-        return SetFile(
-            folder=path.parent, file=path.name, bytes=facts.tokens * self._dtype.itemsize, sha256=facts.sha256
-        )
 
-    def _map(self, shard: int) -> NDArray[Any]:
-        if self._checks:
-            check_hashes([self._file(shard)])
-        with open(self._paths[shard], "rb") as file:
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), self._dtype)
+class PreparedSet:
+    """What token sets and sets of sentence pairs have in common."""
 
+    train: MappedShards
+    validation: MappedShards
 
-class TokenSet:
-    def __init__(self, path: Path, index: Index) -> None:
-        dtype = np.dtype(index.dtype).newbyteorder("<")
+    def __init__(self, path: Path, index: SetIndex) -> None:
         self.path = path
-        self.index = index
         self.key = index.key
         self.vocab = index.vocab
         self.end = index.end
         self.tokenizer = path / TOKENIZER_FOLDER
-        self.train = Split(path, index.train, dtype, window=index.window)
-        self.validation = Split(path, index.validation, dtype)
 
     @property
     def whole(self) -> bool:
@@ -217,17 +246,28 @@ class TokenSet:
         """Why a set that should grow does not."""
         return None
 
+    def files(self) -> list[SetFile]:
+        """The files that training depends on."""
+        return self.train.files() + self.validation.files()
+
+    def verify(self) -> None:
+        """Reads every file and compares its hash with the index."""
+        check_hashes(self.files())
+
+
+class TokenSet(PreparedSet):
+    train: Split
+    validation: Split
+
+    def __init__(self, path: Path, index: Index) -> None:
+        super().__init__(path, index)
+        self.index = index
+        self.train = Split(path, index.train, index.dtype, window=index.window)
+        self.validation = Split(path, index.validation, index.dtype)
+
     @classmethod
     def open(cls, path: Path) -> Self:
         """Checks only the size of each shard."""
         index = Index.read(path)
         check_sizes(path, index.sizes)
         return cls(path, index)
-
-    def files(self) -> list[SetFile]:
-        """The files that training depends on."""
-        return self.train.files() + self.validation.files()
-
-    def verify(self) -> None:
-        """Reads every shard and compares its hash with the index."""
-        check_hashes(self.files())

@@ -41,8 +41,7 @@ def plan(files: list[DataFile]) -> list[Unit]:
     return units
 
 
-def whole(files: Sequence[DataFile]) -> list[Unit]:
-    """One unit per file."""
+def one_per_file(files: Sequence[DataFile]) -> list[Unit]:
     return [Unit(number=number, parts=[(file, Span(size=file.size))]) for number, file in enumerate(files)]
 
 

@@ -11,9 +11,10 @@ from stoker.spec.run import AnySpec, ScriptSpec
 
 def override(key: str, value: object) -> str:
     """`key=value`, quoted for a shell."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip()
+    dumped = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+    text = dumped.strip().removesuffix("\n...")  # the end of a document, which follows a plain scalar
     if "'" in text:
-        text = json.dumps(value)  # double quotes, which a shell keeps inside single ones
+        text = json.dumps(value, ensure_ascii=False)  # double quotes, which a shell keeps inside single ones
     return shlex.quote(f"{key}={text}")
 
 

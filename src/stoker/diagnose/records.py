@@ -156,7 +156,7 @@ def _speed(logged: list[Record], events: list[Event]) -> dict[str, Any]:
     usual = median(newer["time"] - older["time"] for newer, older in pairwise(current))
     silent = time.time() - max(current[0]["time"], events[-1].time if events else 0.0)
     waits = [record["data_wait"] for record in current[:RECENT_STEPS] if record.get("data_wait") is not None]
-    speeds = [record["tokens_per_second"] for record in current if record.get("tokens_per_second")]
+    speeds = [speed for record in current if (speed := record.get("tokens_per_second") or 0) > 0]
     facts: dict[str, Any] = {"silent_s": silent, "usual_s": usual, "stall_ratio": silent / max(usual, 0.01)}
     if waits:
         facts["data_wait"] = 100 * sum(waits) / len(waits)

@@ -23,7 +23,7 @@ def write_archive(built: Built, name: str, to: Path, *, progress: BuildProgress)
 
 
 def _write(built: Built, name: str, to: Path, progress: BuildProgress) -> None:
-    partial = to.with_name(f"{to.name}.half")
+    partial = to.with_name(f"{to.name}.partial")
     annotations = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": built.tag}
     system, machine, *_ = built.platform.split("/")
     descriptor = {

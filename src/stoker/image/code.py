@@ -1,6 +1,7 @@
 """The user's own code: its folder, which files of it go into an image, and where."""
 
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def _excluded(spec: AnySpec, folder: Path) -> Iterator[str]:
     if isinstance(spec, RunSpec):
         files += [*spec.data.paths, *filter(None, [spec.init.path, spec.objective.teacher])]
     for file in files:
-        path = Path(file).expanduser().absolute()
+        path = Path(os.path.expanduser(file)).absolute()
         for file_path, home in ((path, folder), (_real(path), _real(folder))):  # either may be a link
             if file_path.is_relative_to(home) and file_path != home:
                 yield literal(file_path.relative_to(home).as_posix())
@@ -136,10 +137,11 @@ def _too_large(folder: Path, spec: AnySpec) -> UserError:
         first = entry.name.split("/")[1]
         sizes[first] = sizes.get(first, 0) + bytes
     largest = max(sizes, key=lambda name: sizes[name])
+    command = f"echo {shlex.quote(largest)} >> {shlex.quote(str(folder / '.stokerignore'))}"
     return UserError(
         f"{folder} has {_megabytes(sizes.values())} of files (most in {largest}), and the limit for code in an image "
         f"is {_megabytes([MAX_BYTES])}",
-        remedy=f"Run: echo {largest} >> {folder / '.stokerignore'}; data belongs on the run's volume",
+        remedy=f"Run: {command}; data belongs on the run's volume",
     )
 
 

@@ -90,11 +90,11 @@ def _read_member(tar: tarfile.TarFile, member: tarfile.TarInfo, contents: Conten
         contents.links[path] = member.linkname
     elif member.isfile() and GLIBC.fullmatch(path) and (version := GLIBC_VERSION.search(_content(tar, member))):
         contents.libc = f"glibc {version[1].decode()}"
-    elif path == APK and (version := MUSL_VERSION.search(_content(tar, member))):
+    elif member.isfile() and path == APK and (version := MUSL_VERSION.search(_content(tar, member))):
         contents.libc = f"musl {version[1].decode()}"
     elif MUSL.fullmatch(path):
         contents.libc = contents.libc or "musl 1.1"  # the oldest version that wheels exist for
-    elif path == DESCRIPTION:
+    elif member.isfile() and path == DESCRIPTION:
         contents.description = _description(_content(tar, member))
 
 

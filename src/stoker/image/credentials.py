@@ -37,11 +37,11 @@ def login(registry: str) -> RegistryLogin | None:
     file = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     config = _read(file)
     keys = [DEFAULT_KEY] if registry == DEFAULT_REGISTRY else [registry, f"https://{registry}", f"http://{registry}"]
-    helpers = config.get("credHelpers") or {}
+    helpers = _mapping(config, "credHelpers")
     helper = next((helpers[key] for key in [registry, *keys] if key in helpers), config.get("credsStore"))
     if helper and (answer := _ask(str(helper), keys[0], file)):
         return answer
-    auths = config.get("auths") or {}
+    auths = _mapping(config, "auths")
     entry = next((auths[key] for key in [*keys, *(f"{key}/" for key in keys)] if key in auths), None)
     return _from_entry(entry, registry, file) if entry else None
 
@@ -54,6 +54,11 @@ def _read(file: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as e:
         raise UserError(f"{file} cannot be read: {type(e).__name__}", remedy="Fix it, or run: docker login") from None
     return config if isinstance(config, dict) else {}
+
+
+def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    values = config.get(key)
+    return values if isinstance(values, dict) else {}
 
 
 def _ask(helper: str, key: str, file: Path) -> RegistryLogin | None:
@@ -86,7 +91,10 @@ def _ask(helper: str, key: str, file: Path) -> RegistryLogin | None:
     return RegistryLogin(identity=secret) if user == TOKEN_USER else RegistryLogin(user=user, password=secret)
 
 
-def _from_entry(entry: Mapping[str, Any], registry: str, file: Path) -> RegistryLogin | None:
+def _from_entry(entry: object, registry: str, file: Path) -> RegistryLogin | None:
+    damaged = UserError(f"{file}: the entry for {registry} is damaged", remedy=f"Run: docker login {registry}")
+    if not isinstance(entry, dict):
+        raise damaged
     if identity := entry.get("identitytoken"):
         return RegistryLogin(identity=str(identity))
     if entry.get("username"):
@@ -96,7 +104,5 @@ def _from_entry(entry: Mapping[str, Any], registry: str, file: Path) -> Registry
     try:
         user, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
     except (binascii.Error, ValueError, TypeError):
-        raise UserError(
-            f"{file}: the entry for {registry} is damaged", remedy=f"Run: docker login {registry}"
-        ) from None
+        raise damaged from None
     return RegistryLogin(user=user, password=password.rstrip("\0"))

@@ -26,7 +26,7 @@ class Ignore:
 
     @classmethod
     def of(cls, folder: Path, more: Iterable[str] = ()) -> Self:
-        lines = [line for name in FILES if (file := folder / name).is_file() for line in file.read_text().splitlines()]
+        lines = [line for name in FILES for line in _lines(folder / name)]
         patterns = [*ALWAYS, *lines, *SECRETS, *more]  # the user's files cannot include a secret again
         stripped = [pattern.strip() for pattern in patterns]
         rules = (_rule(pattern) for pattern in stripped if pattern and not pattern.startswith("#"))
@@ -51,6 +51,11 @@ class Ignore:
 def literal(path: str) -> str:
     """A pattern for this path only."""
     return "/" + re.sub(r"([*?\[\]\\!])", r"\\\1", path)
+
+
+def _lines(file: Path) -> list[str]:
+    """Undecodable bytes become what they are in file names."""
+    return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if file.is_file() else []
 
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool] | None:

@@ -1,10 +1,12 @@
 """Reads an image for one platform from its registry: manifest, config, layers."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.image.reference import Reference
+from stoker.image.reference import DIGEST, Reference
 from stoker.image.registry import INDEXES, MANIFESTS, ImageManifest, Registry
 from stoker.spec.errors import UserError
 
@@ -59,30 +61,58 @@ def pull(registry: Registry, reference: Reference, platform: str) -> Image:
             f"image {reference} has an unknown media type: {manifest.kind or 'none'}",
             remedy="Push it again with a newer tool",
         )
-    document = manifest.document()
-    config = json.loads(registry.blob(reference.repository, document["config"]["digest"]))
-    actual = normal_platform(f"{config.get('os', 'linux')}/{config.get('architecture', 'amd64')}")
+    with _damage_reported(reference):
+        document = manifest.document()
+        layers = tuple(map(_descriptor, document["layers"]))
+        config = json.loads(registry.blob(reference.repository, _digest(document["config"])))
+        if len(config["rootfs"]["diff_ids"]) != len(layers):
+            raise ValueError("its config describes other layers")
+        actual = normal_platform(f"{config.get('os', 'linux')}/{config.get('architecture', 'amd64')}")
     if actual != "/".join(platform.split("/")[:2]):
         raise _other_platform(reference, [actual], platform)
-    layers = tuple(
-        Descriptor(digest=layer["digest"], size=layer["size"], kind=layer["mediaType"]) for layer in document["layers"]
-    )
     return Image(reference=reference, manifest=manifest, document=document, config=config, layers=layers)
 
 
 def _chosen(registry: Registry, reference: Reference, index: ImageManifest, platform: str) -> ImageManifest:
     digests: dict[str, str] = {}
-    for entry in index.document().get("manifests", []):
-        target = entry.get("platform") or {}
-        if target.get("os") == "linux":
-            parts = ["linux", target.get("architecture"), target.get("variant")]
-            digests.setdefault(normal_platform("/".join(filter(None, parts))), entry["digest"])
+    with _damage_reported(reference):
+        for entry in index.document().get("manifests", []):
+            target = entry.get("platform") or {}
+            if target.get("os") == "linux":
+                parts = ["linux", target.get("architecture"), target.get("variant")]
+                digests.setdefault(normal_platform("/".join(filter(None, parts))), _digest(entry))
     if platform not in digests:
         raise _other_platform(reference, sorted(digests), platform)
     manifest = registry.manifest(reference.repository, digests[platform])
     if manifest is None:
         raise UserError(f"image {reference} is incomplete for {platform}", remedy="Push it again")
     return manifest
+
+
+def _descriptor(entry: dict[str, Any]) -> Descriptor:
+    size = entry["size"]
+    if type(size) is not int or size < 0:
+        raise ValueError("the size of a layer is not a number of bytes")
+    return Descriptor(digest=_digest(entry), size=size, kind=entry["mediaType"])
+
+
+def _digest(entry: dict[str, Any]) -> str:
+    """Checked: it becomes part of URLs and of file names."""
+    digest = entry["digest"]
+    if not DIGEST.fullmatch(digest):
+        raise ValueError("a digest is not a SHA-256")
+    return str(digest)
+
+
+@contextmanager
+def _damage_reported(reference: Reference) -> Iterator[None]:
+    """What a registry returns may be anything."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise UserError(
+            f"image {reference} has a damaged manifest or config: {type(e).__name__}: {e}", remedy="Push it again"
+        ) from e
 
 
 def _other_platform(reference: Reference, available: list[str], platform: str) -> UserError:

@@ -138,8 +138,11 @@ class Registry:
         headers = {"Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        answer = self.ask("GET", f"{repository}/blobs/{digest}", headers=headers, stream=True)
-        assert answer is not None
+        none_on = (416,) if start else ()
+        answer = self.ask("GET", f"{repository}/blobs/{digest}", headers=headers, stream=True, none_on=none_on)
+        if answer is None:  # the connection broke after the last byte
+            yield iter(())
+            return
         try:
             yield _from(answer, start)
         except httpx2.TransportError as e:
@@ -244,7 +247,7 @@ class Registry:
             body = answer.json() if answer.status_code == 200 else {}
         except ValueError:
             return None
-        token = body.get("token") or body.get("access_token")
+        token = (body.get("token") or body.get("access_token")) if isinstance(body, dict) else None
         return f"Bearer {token}" if token else None
 
     def _token(self, realm: str, service: str, scopes: list[str]) -> httpx2.Response:

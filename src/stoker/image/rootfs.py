@@ -92,10 +92,10 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) ->
     elif member.isdir():
         _extract(tar, member, root)
     else:
-        place = _path_in(root, folder, last)
-        _remove(place)
+        path = _path_in(root, folder, last)
+        _remove(path)
         if member.islnk():
-            _link(member, place, root)
+            _link(member, path, root)
         else:
             _extract(tar, member, root)
 
@@ -107,12 +107,12 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _link(member: tarfile.TarInfo, place: Path, root: Path) -> None:
+def _link(member: tarfile.TarInfo, path: Path, root: Path) -> None:
     """A hard link to a file of the image. Mode and owner are not set again: that would follow a symlink."""
     folder, _, last = member.linkname.rstrip("/").rpartition("/")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.link(_path_in(root, folder, last), place, follow_symlinks=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(_path_in(root, folder, last), path, follow_symlinks=False)
     except FileNotFoundError:
         raise tarfile.ReadError(f"{member.name} is a hard link to {member.linkname}, which does not exist") from None
 
@@ -120,9 +120,9 @@ def _link(member: tarfile.TarInfo, place: Path, root: Path) -> None:
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> None:
     """To its path below the root, with links resolved inside it. For root, modes are kept, including set-user-id."""
     folder, _, last = member.name.rstrip("/").rpartition("/")
-    place = _inside(root, member.name) if member.isdir() else _path_in(root, folder, last)
+    path = _inside(root, member.name) if member.isdir() else _path_in(root, folder, last)
     safe = copy.copy(member)
-    safe.name = os.path.relpath(place, os.path.realpath(root))
+    safe.name = os.path.relpath(path, os.path.realpath(root))
     if os.geteuid():
         safe.mode &= 0o755
     # Python has filters since 3.11.4. The name was checked above, so none is needed.

@@ -112,8 +112,17 @@ class _Upload:
                 location = self._patch(location, piece)
             except ConnectionBroken as e:
                 location = self._resume(location, e)
+        self._finish(location)
+
+    def _finish(self, location: str) -> None:
         params = httpx2.URL(location).params.set("digest", self._blob.digest)
-        self._registry.ask("PUT", str(httpx2.URL(location).copy_with(params=params)), content=b"", push=True)
+        url = str(httpx2.URL(location).copy_with(params=params))
+        answer = self._registry.ask("PUT", url, content=b"", push=True, none_on=(404,))
+        # After a broken connection the request is repeated, and by then the upload may be finished.
+        if answer is None and not self._registry.has_blob(self._repository, self._blob.digest):
+            raise UserError(
+                f"registry {self._registry.host} did not accept layer {self._blob.digest[:19]}", remedy="Push again"
+            )
 
     def _patch(self, location: str, piece: bytes) -> str:
         last = self._received + len(piece) - 1

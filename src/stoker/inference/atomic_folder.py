@@ -25,9 +25,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=SUFFIX, dir=path.parent))
     except OSError as e:
         raise UserError(f"cannot write in {path.parent}: {e.strerror}", remedy="Choose another place") from e
-    held = os.open(partial, os.O_RDONLY)
+    lock = os.open(partial, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield partial
         partial.chmod(0o777 & ~_umask())  # mkdtemp makes it private
         for file in partial.rglob("*"):
@@ -36,7 +36,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         _rename(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        os.close(held)
+        os.close(lock)
 
 
 def require_free(path: Path) -> None:
@@ -48,14 +48,14 @@ def require_free(path: Path) -> None:
 
 def _sweep(path: Path) -> None:
     """Remove folders left by killed writers of `path`: the kernel has released their locks."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*{SUFFIX}"):
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*{SUFFIX}"):
         with suppress(OSError):
-            held = os.open(left, os.O_RDONLY)
+            lock = os.open(partial, os.O_RDONLY)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(partial, ignore_errors=True)
             finally:
-                os.close(held)
+                os.close(lock)
 
 
 def _rename(partial: Path, path: Path) -> None:

@@ -36,6 +36,11 @@ BATCH_TOKENS = 1 << 13
 MAX_EXPONENT = 700.0  # a loss whose exponential still fits a float
 
 
+def perplexity(loss: float) -> float | None:
+    """None when it is too large for a float."""
+    return math.exp(loss) if loss < MAX_EXPONENT else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
     loss: float
@@ -49,8 +54,7 @@ class Score:
 
     @property
     def perplexity(self) -> float | None:
-        """None when it is too large for a float."""
-        return math.exp(self.loss) if self.loss < MAX_EXPONENT else None
+        return perplexity(self.loss)
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -147,7 +151,7 @@ def evaluate_masked(
         batch = held_out(torch.from_numpy(split.read(chosen, length)), chosen)
         counts = objective.count(batch)
         (inputs,) = objective.cut(batch, number=1, size=len(chosen))
-        batch_sums, batch_right = _judge(model, objective, inputs, precision)
+        batch_sums, batch_right = _evaluate_batch(model, objective, inputs, precision)
         sums, right = sums + batch_sums, right + batch_right
         targets, tokens = targets + counts.targets, tokens + counts.tokens
         progress(start + len(chosen), len(ids))
@@ -229,7 +233,7 @@ def _loss(model: nn.Module, rows: Tensor, precision: Precision) -> float:
 
 
 @torch.inference_mode()
-def _judge(
+def _evaluate_batch(
     model: nn.Module, objective: Plain, inputs: tuple[Tensor, ...], precision: Precision
 ) -> tuple[list[float], list[int]]:
     """The sum of each part of the loss, and how many were right."""

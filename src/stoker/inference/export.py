@@ -79,7 +79,7 @@ def _write(loaded: LoadedModel, folder: Path, *, name: str, dtype: torch.dtype, 
     tokenizer = loaded.read_tokenizer()
     end, special = tokenizer.end_id, tokenizer_files.special_tokens(tokenizer)
     begin = end if tokenizer.begin_id is None else tokenizer.begin_id
-    if hf_config.hf_format(loaded.shape).ends:
+    if hf_config.hf_format(loaded.shape).names_end_token:
         special |= {"bos_token": tokenizer.begin or tokenizer.end}
         write_json(folder / "generation_config.json", {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end})
     precision = str(dtype).removeprefix("torch.")

@@ -1,13 +1,14 @@
 """Uploads an exported folder to a hub."""
 
 import re
+import shlex
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError
 
 from stoker.data.tokenizer import reachable
-from stoker.spec.errors import UserError
+from stoker.spec.errors import UserError, first_line
 
 
 def require_hub(repo: str) -> None:
@@ -31,10 +32,10 @@ def push(folder: Path, repo: str) -> str:
         address = api.create_repo(repo, private=True, exist_ok=True)
         api.upload_folder(repo_id=repo, folder_path=folder, commit_message=f"Export of {folder.name}")
     except Exception as e:  # the client also raises errors of its HTTP library
-        first = (str(e).strip().splitlines() or [type(e).__name__])[0]
         denied = isinstance(e, HfHubHTTPError) and e.response.status_code in (401, 403)
+        again = f"Try again with: hf upload {repo} {shlex.quote(str(folder))}"
         raise UserError(
-            f"{folder} is exported, but the upload to {repo} failed: {first}",
-            remedy="Give a token that may write there" if denied else f"Try again with: hf upload {repo} {folder}",
+            f"{folder} is exported, but the upload to {repo} failed: {first_line(e)}",
+            remedy="Give a token that may write there" if denied else again,
         ) from e
     return str(address)

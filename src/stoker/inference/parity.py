@@ -26,7 +26,7 @@ from stoker.models.load import LoadedModel, load_model
 from stoker.rundir import Record
 from stoker.rundir.checkpoint import file_facts
 from stoker.spec import contract
-from stoker.spec.errors import UserError
+from stoker.spec.errors import UserError, first_line
 from stoker.spec.hf_config import hf_format
 
 RECORD_FILE = "stoker.json"
@@ -65,7 +65,7 @@ def check(folder: Path) -> Record:
         transformers: Any = importlib.import_module("transformers")
         tokenizer_class = transformers.AutoTokenizer
     except (ImportError, AttributeError) as e:
-        reason = f"transformers cannot be imported: {_first_line(e)}"
+        reason = f"transformers cannot be imported: {first_line(e)}"
         return _record("failed" if problems else "unproven", [*problems, reason])
     try:
         ours = load_model(folder, device="cpu")
@@ -78,7 +78,7 @@ def check(folder: Path) -> Record:
         )
         theirs = tokenizer_class.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as e:  # transformers can raise anything
-        return _record("failed", [*problems, f"transformers cannot load it: {type(e).__name__}: {_first_line(e)}"])
+        return _record("failed", [*problems, f"transformers cannot load it: {type(e).__name__}: {first_line(e)}"])
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if notes.get(kind):
             problems.append(f"transformers reports {kind.replace('_', ' ')}: {sorted(notes[kind])[:5]}")
@@ -208,10 +208,6 @@ def _texts(ours: LoadedTokenizer, theirs: Any, problems: list[str]) -> Record:
 def _tokens(ours: LoadedModel, rows: int, length: int) -> Tensor:
     assert ours.shape.vocab is not None
     return torch.randint(ours.shape.vocab, (rows, length), generator=torch.Generator().manual_seed(length))
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def main(folder: Path) -> int:

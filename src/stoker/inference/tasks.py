@@ -17,8 +17,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from stoker.inference.evaluate import perplexity
 from stoker.spec.bounded import parse_json
-from stoker.spec.errors import UserError
+from stoker.spec.errors import RunFailed, UserError
 from stoker.spec.files import read_text
 from stoker.spec.model import Model
 from stoker.train.choices import DTYPES, Precision
@@ -48,7 +49,7 @@ class TaskOutcome:
     accuracy_by_length: float | None
     """The same with each likelihood divided by the bytes of its text; only of choices."""
     perplexity: float | None
-    """Only of last words."""
+    """Only of last words; None when it is too large for a float."""
     seconds: float
 
 
@@ -112,7 +113,7 @@ def last_words(
         questions=number,
         accuracy=sum(word.greedy for word in words) / number,
         accuracy_by_length=None,
-        perplexity=math.exp(-sum(word.log_likelihood for word in words) / number),
+        perplexity=perplexity(-sum(word.log_likelihood for word in words) / number),
         seconds=time.monotonic() - began,
     )
 
@@ -170,6 +171,11 @@ def _read(model: nn.Module, rows: list[list[int]], lengths: list[int], precision
         goals_N = row_T[len(ids) - new : len(ids)]
         logs_NV = logits_TV[len(ids) - new - 1 : len(ids) - 1].double().log_softmax(1)
         likelihood = float(logs_NV.gather(1, goals_N[:, None]).sum())
+        if math.isnan(likelihood):
+            raise RunFailed(
+                "the model gives no numbers: its weights are not finite",
+                remedy="Use an earlier checkpoint with --step N",
+            )
         likelihoods.append(Likelihood(log_likelihood=likelihood, greedy=bool((logs_NV.argmax(1) == goals_N).all())))
     return likelihoods
 
@@ -198,9 +204,8 @@ def _passages(file: Path) -> Iterator[tuple[int, str]]:
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     try:
-        lines = read_text(file, max_bytes=MAX_FILE_BYTES).split(
-            "\n"
-        )  # splitlines() would cut inside JSON texts, at U+2028 too
+        # splitlines() would cut inside JSON texts, at U+2028 too
+        lines = read_text(file, max_bytes=MAX_FILE_BYTES).split("\n")
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
         raise UserError(f"{file} cannot be read: {reason}", remedy="Name a file of questions") from e

@@ -11,7 +11,7 @@ from stoker.kube import streams
 from stoker.kube.errors import NOT_FOUND, ConnectionLost, Refused, Unreachable
 from stoker.kube.kinds import KINDS, Kind
 from stoker.kube.kubectl import kubectl
-from stoker.kube.session import Session
+from stoker.kube.session import Session, lines
 
 Object = dict[str, Any]
 MANAGER = "stoker"
@@ -149,11 +149,13 @@ class Cluster:
                 with self._session.stream(
                     kind.path(namespace), verb="watch", kind=kind, name="", namespace=namespace, params=params
                 ) as response:
-                    for line in response.iter_lines():
+                    for line in lines(response):
                         failures = 0
                         event = json.loads(line)
                         if event["type"] == "ERROR":
                             version = None
+                            if event["object"].get("code") != GONE:
+                                time.sleep(1)
                             break
                         version = event["object"]["metadata"]["resourceVersion"]
                         if event["type"] != "BOOKMARK":
@@ -192,7 +194,7 @@ class Cluster:
             with self._session.stream(
                 path, verb="get", kind=LOG, name=pod, namespace=namespace, params=params
             ) as response:
-                yield from response.iter_lines()
+                yield from lines(response)
         except httpx2.TransportError as e:
             raise ConnectionLost(f"the log of pod {pod} broke off", remedy="Run it again") from e
 

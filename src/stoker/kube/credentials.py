@@ -7,15 +7,18 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx2
 
 from stoker.kube.kubeconfig import ContextEntry, Entry
 
 LOGIN_TIMEOUT_S = 120.0  # a login command may open a browser
+REST_TIMEOUT_S = 5.0  # for the rest of its output: a browser that it has opened may keep the pipe open
+READ_BYTES = 1 << 16
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 TIMEOUT = httpx2.Timeout(60, connect=10)
 LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)  # a command in a pod holds a connection
@@ -145,22 +148,52 @@ def _run_login(command: Any, entry: ContextEntry) -> ClusterLogin:
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": interactive, **cluster}}
     variables = _variables(command) | {"KUBERNETES_EXEC_INFO": json.dumps(info)}
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [program, *map(str, command.get("args") or [])],
             env=os.environ | variables,
             stdin=None if interactive else subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LOGIN_TIMEOUT_S,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-    except subprocess.TimeoutExpired:
-        raise CredentialsError(f"the login command {program} took more than {LOGIN_TIMEOUT_S:.0f} seconds") from None
     except FileNotFoundError:
         hint = f" ({command['installHint']})" if command.get("installHint") else ""
         raise CredentialsError(f"the login command {program} is not installed{hint}") from None
-    if done.returncode:
-        raise CredentialsError(f"the login command {program} ended with exit code {done.returncode}: {done.stderr}")
-    return _printed_login(program, done.stdout)
+    output, errors = _output(process, program)
+    if process.returncode:
+        raise CredentialsError(f"the login command {program} ended with exit code {process.returncode}: {errors}")
+    return _printed_login(program, output)
+
+
+def _output(process: subprocess.Popen[bytes], program: str) -> tuple[str, str]:
+    """What it prints to stdout and stderr. A terminal shows the latter at once: a page to open, or a code to enter."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    stdout, stderr = bytearray(), bytearray()
+    show = sys.stderr is not None and sys.stderr.isatty()
+    readers = [
+        threading.Thread(target=_read, args=(process.stdout, stdout, False), daemon=True),
+        threading.Thread(target=_read, args=(process.stderr, stderr, show), daemon=True),
+    ]
+    try:
+        for reader in readers:
+            reader.start()
+        process.wait(LOGIN_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise CredentialsError(f"the login command {program} took more than {LOGIN_TIMEOUT_S:.0f} seconds") from None
+    finally:
+        process.kill()  # also after Ctrl-C; without effect on a command that has ended
+        process.wait()
+    for reader in readers:
+        reader.join(REST_TIMEOUT_S)
+    return bytes(stdout).decode(), bytes(stderr).decode(errors="replace")
+
+
+def _read(stream: IO[bytes], into: bytearray, show: bool) -> None:
+    while block := os.read(stream.fileno(), READ_BYTES):
+        into += block
+        if show:
+            sys.stderr.write(block.decode(errors="replace"))
+            sys.stderr.flush()
 
 
 def _variables(command: Entry) -> dict[str, str]:

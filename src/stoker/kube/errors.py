@@ -136,6 +136,7 @@ def refusal(
         refused = NotSynced
     elif code == INVALID or IMMUTABLE in message:
         refused = Invalid
+    remedy = remedy.replace("kubectl", _kubectl(cluster, namespace))
     problem = f"the API server of {cluster} refuses to {verb} {target}: {' '.join(message.split())}"
     return refused(problem, remedy=remedy, code=code)
 
@@ -194,5 +195,5 @@ def _status(response: httpx2.Response) -> dict[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
-def _kubectl(cluster: str) -> str:
-    return kubectl(cluster.removeprefix("context ") if cluster.startswith("context ") else None)
+def _kubectl(cluster: str, namespace: str | None = None) -> str:
+    return kubectl(cluster.removeprefix("context ") if cluster.startswith("context ") else None, namespace)

@@ -64,7 +64,7 @@ class Kubeconfig:
 
 def read_kubeconfig() -> Kubeconfig:
     """Files that do not exist are skipped. Raises ClusterError."""
-    paths = [Path(name).expanduser() for name in location().split(os.pathsep) if name]
+    paths = [Path(os.path.expanduser(name)) for name in location().split(os.pathsep) if name]
     return merged([path for path in paths if path.is_file()])
 
 

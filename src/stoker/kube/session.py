@@ -1,5 +1,6 @@
 """Requests to an API server that survive temporary failures: expired tokens, restarts, webhooks that are not up yet."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ class Session:
         self._log_in = log_in
         self.name = name
         self._expired = expired
+        self._login_lock = threading.Lock()
         self.client = log_in()
 
     @property
@@ -50,10 +52,12 @@ class Session:
         **more: Any,
     ) -> httpx2.Response:
         """Every request here may be repeated: created objects have a name, and deleting twice is harmless."""
+        renewed = False
         for attempt in range(TRIES):
             last = attempt == TRIES - 1
+            client = self.client
             try:
-                response = self.client.request(method, path, **more)
+                response = client.request(method, path, **more)
             except httpx2.TransportError as e:
                 down = isinstance(e, httpx2.ConnectError) and attempt + 1 == CONNECT_TRIES
                 if last or down or isinstance(e, httpx2.ConnectTimeout) or is_certificate_error(e):
@@ -61,17 +65,23 @@ class Session:
             else:
                 if response.is_success:
                     return response
-                if response.status_code == UNAUTHORIZED and attempt == 0:
-                    self.log_in()
+                if response.status_code == UNAUTHORIZED and not renewed and not last:
+                    self.log_in(rejected=client)
+                    renewed = True
                     continue
                 if last or not _is_temporary(response):
                     raise self.refused(response, verb=verb, kind=kind, name=name, namespace=namespace)
             time.sleep(FIRST_PAUSE_S * 2**attempt)
         raise AssertionError("the last try returns or raises")
 
-    def log_in(self) -> None:
-        """Gets new credentials: a login command's token may last for minutes only."""
-        self.client = self._log_in()
+    def log_in(self, *, rejected: httpx2.Client) -> None:
+        """Gets new credentials, unless another thread has done so: a login command's token may last for minutes only.
+
+        `rejected`: the client whose credentials the server did not accept.
+        """
+        with self._login_lock:
+            if self.client is rejected:
+                self.client = self._log_in()
 
     @contextmanager
     def stream(
@@ -89,11 +99,12 @@ class Session:
 
     @contextmanager
     def _open(self, path: str, params: dict[str, Any]) -> Iterator[httpx2.Response]:
-        with self.client.stream("GET", path, params=params, timeout=STREAM_TIMEOUT) as response:
+        client = self.client
+        with client.stream("GET", path, params=params, timeout=STREAM_TIMEOUT) as response:
             if response.status_code != UNAUTHORIZED:
                 yield response
                 return
-        self.log_in()
+        self.log_in(rejected=client)
         with self.client.stream("GET", path, params=params, timeout=STREAM_TIMEOUT) as response:
             yield response
 
@@ -111,10 +122,15 @@ class Session:
         return unreachable(error, server=self.server, cluster=self.name)
 
 
-def _tls_reason(error: Exception) -> str:
-    """OpenSSL's name for what failed, such as SSLV3_ALERT_CERTIFICATE_EXPIRED; empty when TLS did not fail."""
-    tls = tls_error(error)
-    return (tls.reason or "") if tls else ""
+def lines(response: httpx2.Response) -> Iterator[str]:
+    """The lines of a stream. `iter_lines` also splits at separators that a log or JSON may contain, such as U+0085."""
+    rest = b""
+    for block in response.iter_bytes():
+        *whole, rest = (rest + block).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
 
 
 def _is_temporary(response: httpx2.Response) -> bool:

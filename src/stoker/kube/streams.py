@@ -94,7 +94,7 @@ def _exit_code(status: dict[str, object], pod: str) -> int:
             return int(cause["message"])
     message = str(status.get("message"))
     refused = CannotExecute if NO_PROGRAM in message else Refused
-    raise refused(f"pod {pod} cannot run it: {message}", remedy="See: kubectl describe pod", code=400)
+    raise refused(f"pod {pod} cannot run it: {message}", remedy=f"See: kubectl describe pod {pod}", code=400)
 
 
 @contextmanager
@@ -102,12 +102,13 @@ def _open(session: Session, url: str, pod: str, params: list[tuple[str, str]]) -
     whole = str(httpx2.URL(session.server + url, params=params))
     with ExitStack() as stack:
         try:
+            client = session.client
             try:
-                ws = stack.enter_context(websocket(session.client, whole, (V5, V4)))
+                ws = stack.enter_context(websocket(client, whole, (V5, V4)))
             except NoUpgrade as e:
                 if e.response.status_code != UNAUTHORIZED:
                     raise
-                session.log_in()
+                session.log_in(rejected=client)
                 ws = stack.enter_context(websocket(session.client, whole, (V5, V4)))
         except NoUpgrade as e:
             raise session.refused(e.response, verb="create", kind=EXEC, name=pod, namespace=None) from e

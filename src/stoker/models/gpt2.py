@@ -4,15 +4,17 @@ Shapes: B batch, T time, H heads, D size of a head, W width, V vocabulary.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stoker.models import ModelSpec, Weights
+from stoker.models.decoder import CachedDecoder, causal_mask
 from stoker.models.initial_weights import ONES, ZEROS, Distribution
-from stoker.models.layers import MAX_COPIED_BYTES, attention, causal_mask, score_extremes, transposed
+from stoker.models.layers import attention, score_extremes
 from stoker.spec.model import Model
 
 
@@ -97,72 +99,54 @@ class GPT2(nn.Module):
         return F.dropout(self.wte(tokens_BT) + self.wpe(positions), self.dropout, self.training)
 
 
-class GPT2Decoder:
-    """Keys and values of every layer, in one preallocated tensor.
-
-    A step makes as few calls as possible: for a single token of a small model, a call takes longer than its arithmetic.
+class GPT2Decoder(CachedDecoder):
+    """A step makes as few calls as possible: for a single token of a small model, a call takes longer than its
+    arithmetic.
     """
 
     def __init__(self, model: nn.Module, rows: int, length: int) -> None:
         assert isinstance(model, GPT2)
         self.model = model
-        blocks = [block for block in model.h if isinstance(block, GPT2Block)]
-        self.heads, self.width = blocks[0].attn.heads, model.wte.embedding_dim
+        self.blocks = [block for block in model.h if isinstance(block, GPT2Block)]
+        self.heads, self.width = self.blocks[0].attn.heads, model.wte.embedding_dim
         size = self.width // self.heads
-        self.lengths = [0] * rows
-        self.cache = model.wte.weight.new_zeros(len(blocks), rows, 2, self.heads, length, size)
-        copied = sum(p.nbytes for p in model.parameters()) <= MAX_COPIED_BYTES
-        self.head = transposed(model.wte.weight, copied=copied)
+        super().__init__(model, layers=len(self.blocks), rows=rows, heads=self.heads, length=length, head_size=size)
+        self.head = self._transposed(model.wte.weight)
         self.layers = [
-            (block.attn.scale, *(transposed(p, copied=copied) if p.dim() == 2 else p for p in block.parameters()))
-            for block in blocks
+            (block.attn.scale, *(self._transposed(p) if p.dim() == 2 else p for p in block.parameters()))
+            for block in self.blocks
         ]
 
-    @torch.inference_mode()
-    def read(self, rows: Sequence[int], tokens_RT: Tensor) -> None:
-        T = tokens_RT.shape[1]
-        for row in rows:
-            self.lengths[row] = T
-        if T == 0:
-            return
-        row_indices = list(rows)
-        x_RTW = self.model.embed(tokens_RT.to(self.cache.device))
-        for block, kept_B2HLD in zip(self.model.h, self.cache, strict=True):
-            assert isinstance(block, GPT2Block)
+    def _read(self, rows: list[int], tokens_RT: Tensor) -> None:
+        x_RTW = self.model.embed(tokens_RT)
+        for layer, block in enumerate(self.blocks):
             q_RHTD, k_RHTD, v_RHTD = block.attn.heads_of(block.ln_1(x_RTW))
-            kept_B2HLD[row_indices, 0, :, :T] = k_RHTD
-            kept_B2HLD[row_indices, 1, :, :T] = v_RHTD
+            self._store(layer, rows, k_RHTD, v_RHTD)
             x_RTW = x_RTW + block.attn.attend(q_RHTD, k_RHTD, v_RHTD)
             x_RTW = x_RTW + block.mlp(block.ln_2(x_RTW))
 
-    @torch.inference_mode()
-    def step(self, tokens_B: Tensor) -> Tensor:
-        B, H, W, longest = len(self.lengths), self.heads, (self.width,), max(self.lengths)
+    def _step(self, tokens_B: Tensor, *, longest: int) -> Tensor:
+        B, H, W = len(self.lengths), self.heads, (self.width,)
         x_BW, targets, mask = self._embed(tokens_B, longest)
-        seen = self.cache[:, :, :, :, : longest + 1]
-        new = self.cache[:, :, :, :, longest : longest + 1].unbind()
+        seen = self.cache_NB2HLD[:, :, :, :, : longest + 1]
+        new = self.cache_NB2HLD[:, :, :, :, longest : longest + 1].unbind()
         for i, (layer, k_BHLD, v_BHLD) in enumerate(zip(self.layers, seen[:, :, 0], seen[:, :, 1], strict=True)):
             scale, g1, b1, w_qkv, b_qkv, w_out, b_out, g2, b2, w_up, b_up, w_down, b_down = layer
             qkv_B3H1D = torch.addmm(b_qkv, torch.layer_norm(x_BW, W, g1, b1), w_qkv).view(B, 3, H, 1, -1)
             if targets is None:
                 new[i].copy_(qkv_B3H1D[:, 1:])
             else:
-                self.cache[i, targets[0], :, :, targets[1]] = qkv_B3H1D[:, 1:, :, 0]
+                self.cache_NB2HLD[i, targets[0], :, :, targets[1]] = qkv_B3H1D[:, 1:, :, 0]
             y_BH1D = F.scaled_dot_product_attention(qkv_B3H1D[:, 0], k_BHLD, v_BHLD, mask, scale=scale)
             x_BW = x_BW + torch.addmm(b_out, y_BH1D.reshape(B, -1), w_out)
             hidden = F.gelu(torch.addmm(b_up, torch.layer_norm(x_BW, W, g2, b2), w_up), approximate="tanh")
             x_BW = x_BW + torch.addmm(b_down, hidden, w_down)
-        self.lengths = [length + 1 for length in self.lengths]
         return torch.mm(self.model.ln_f(x_BW), self.head)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self.cache = self.cache[:, list(rows)]
-        self.lengths = [self.lengths[row] for row in rows]
 
     def _embed(self, tokens_B: Tensor, longest: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Tensor | None]:
         """Also, where rows differ in length: the position of each row's token, and the mask of later positions."""
-        device, tokens, positions = self.cache.device, self.model.wte.weight, self.model.wpe.weight
-        x_BW = F.embedding(tokens_B.to(device), tokens)
+        device, positions = tokens_B.device, self.model.wpe.weight
+        x_BW = F.embedding(tokens_B, self.model.wte.weight)
         if min(self.lengths) == longest:
             return x_BW + positions[longest], None, None
         lengths_B = torch.tensor(self.lengths, device=device)
@@ -176,10 +160,6 @@ def initial(shape: Model, name: str, dimensions: int) -> Distribution:
     if name.endswith("c_proj.weight"):  # added to the residual stream, twice in each layer
         return Distribution(std=shape.init_std / math.sqrt(2 * shape.layers))
     return Distribution(std=shape.init_std) if dimensions >= 2 else ONES
-
-
-def attention_extremes(model: nn.Module, tokens_BT: Tensor) -> list[tuple[float, float]]:
-    return score_extremes(model, [module for module in model.modules() if isinstance(module, GPT2Attention)], tokens_BT)
 
 
 def from_hf(weights: Mapping[str, Tensor]) -> Weights:
@@ -209,7 +189,7 @@ SPEC = ModelSpec(
     blocks="h",
     positions=("wpe.weight",),
     decoder=GPT2Decoder,
-    attention_extremes=attention_extremes,
+    attention_extremes=partial(score_extremes, attention=GPT2Attention),
     from_hf=from_hf,
     to_hf=to_hf,
     tied=lambda _: {"lm_head.weight": "wte.weight"},

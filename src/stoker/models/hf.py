@@ -20,7 +20,7 @@ from stoker.models import model_spec
 from stoker.models.checkpoint_reader import refuse_compressed
 from stoker.models.initial_weights import ParameterBlock, draw
 from stoker.spec.bounded import parse_json
-from stoker.spec.errors import UserError
+from stoker.spec.errors import UserError, first_line
 from stoker.spec.files import NotRegularFile, check_regular
 from stoker.spec.hf_config import CONFIG_FILE, RESTORE, read_json
 from stoker.spec.model import Model
@@ -39,7 +39,8 @@ def read_weights(folder: Path, shape: Model, model: nn.Module) -> None:
 def fill(folder: Path, shape: Model, wanted: Mapping[str, Tensor], *, partial: bool = False) -> None:
     """Fill these tensors from the folder; with `partial` it may hold others, which are ignored."""
     missing, unknown, misshapen = dict.fromkeys(wanted), [], []
-    tied, copies = model_spec(shape.family).tied(shape), {}
+    family = model_spec(shape.family)
+    tied, copies = family.tied(shape), {}
     for name, tensor in tensors(folder):
         if name in tied:
             copies[name] = tensor
@@ -52,7 +53,6 @@ def fill(folder: Path, shape: Model, wanted: Mapping[str, Tensor], *, partial: b
             else:
                 wanted[own_name].copy_(value)
             missing.pop(own_name, None)
-    family = model_spec(shape.family)
     optional = [name for name in missing if name.startswith(family.optional)]
     for name in optional:
         assert family.initial is not None
@@ -91,7 +91,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         except OSError as e:
             raise UserError(f"{file} cannot be read: {e.strerror or e}", remedy=RESTORE) from e
         except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as e:
-            reason = _broken_tensor(file) or (str(e).splitlines() or [type(e).__name__])[0]
+            reason = _broken_tensor(file) or first_line(e)
             raise UserError(f"{file} cannot be read as tensors: {reason}", remedy=RESTORE) from e
 
 
@@ -118,7 +118,13 @@ def write_weights(folder: Path, shape: Model, model: nn.Module, *, dtype: torch.
                     remedy="Export it with --dtype fp32" if fits else "Export an earlier step with --step",
                 )
         stored = to_hf(converted)
-        save_file(stored, folder / file, metadata={"format": "pt"})
+        try:
+            save_file(stored, folder / file, metadata={"format": "pt"})
+        except SafetensorError as e:  # raised for a full disk too
+            reason = first_line(e).removeprefix("Error while serializing: ")
+            raise UserError(
+                f"{file} cannot be written: {reason}", remedy="Free some disk space, or choose another folder"
+            ) from e
         placed |= dict.fromkeys(stored, file)
     if len(groups) > 1:
         total = sum(p.numel() for p in parameters.values()) * dtype.itemsize

@@ -4,7 +4,6 @@ Shapes: B batch, T time, H heads, K heads of keys and values, G heads that share
 """
 
 import math
-from collections.abc import Sequence
 from typing import Protocol, cast
 
 import torch
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 # Up to this length a CPU trains faster in bf16 with the whole square of scores: the backward of torch's flash kernel
 # takes six times as long as its forward (14M parameters, length 256, 2 cores with AMX: 270 of 1,130 ms a step).
 PLAIN_ON_CPU = 512
-# A CPU multiplies a few rows by a transposed matrix up to twice as fast. Models up to this size get transposed copies.
-MAX_COPIED_BYTES = 1 << 30
 
 
 def attention(
@@ -67,19 +64,19 @@ class ScoredAttention(Protocol):
 
 
 @torch.no_grad()
-def score_extremes(model: nn.Module, attentions: Sequence[nn.Module], tokens_BT: Tensor) -> list[tuple[float, float]]:
-    """The largest and the smallest causal attention score of each layer.
+def score_extremes(model: nn.Module, tokens_BT: Tensor, *, attention: type[nn.Module]) -> list[tuple[float, float]]:
+    """The largest and the smallest causal attention score of each layer, whose attention is of that class.
 
     Recorded by hooks in an ordinary forward pass, so that it works however the model is split over workers.
     """
     extremes: list[tuple[float, float]] = []
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
-        attention = cast(ScoredAttention, module)
-        q_BHTD, k_BKTD, _ = attention.heads_of(*inputs)
-        extremes.append(_extremes(q_BHTD, k_BKTD, scale=attention.scale))
+        scored = cast(ScoredAttention, module)
+        q_BHTD, k_BKTD, _ = scored.heads_of(*inputs)
+        extremes.append(_extremes(q_BHTD, k_BKTD, scale=scored.scale))
 
-    handles = [module.register_forward_hook(record) for module in attentions]
+    handles = [module.register_forward_hook(record) for module in model.modules() if isinstance(module, attention)]
     try:
         model(tokens_BT)
     finally:
@@ -94,14 +91,3 @@ def _extremes(q_BHTD: Tensor, k_BKTD: Tensor, *, scale: float) -> tuple[float, f
     k_BHTD = k_BKTD.repeat_interleave(q_BHTD.shape[1] // k_BKTD.shape[1], dim=1)
     scores = q_BHTD.float() @ k_BHTD.float().transpose(2, 3) * scale
     return scores.masked_fill(future, -math.inf).max().item(), scores.masked_fill(future, math.inf).min().item()
-
-
-def transposed(weight: Tensor, *, copied: bool) -> Tensor:
-    view = weight.detach().t()
-    return view.contiguous() if copied and weight.device.type == "cpu" else view
-
-
-def causal_mask(lengths_B: Tensor, longest: int) -> Tensor:
-    """For rows of different lengths: each attends up to the position of its newest token."""
-    later_BL = torch.arange(longest + 1, device=lengths_B.device) > lengths_B[:, None]
-    return torch.zeros(later_BL.shape, device=lengths_B.device).masked_fill_(later_BL, -math.inf)[:, None, None]

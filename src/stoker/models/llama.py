@@ -4,7 +4,8 @@ Shapes: B batch, T time, L length, H heads, K heads of keys and values, D size o
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Self
 
 import torch
@@ -12,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stoker.models import ModelSpec, Weights
+from stoker.models.decoder import CachedDecoder, causal_mask
 from stoker.models.initial_weights import ONES, Distribution
-from stoker.models.layers import MAX_COPIED_BYTES, attention, causal_mask, score_extremes, transposed
+from stoker.models.layers import attention, score_extremes
 from stoker.spec.model import Model, RopeScaling
 
 
@@ -152,8 +154,8 @@ class Llama(nn.Module):
         return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
 
 
-class LlamaDecoder:
-    """Rotated keys and values of every layer, in one preallocated tensor."""
+class LlamaDecoder(CachedDecoder):
+    """The cached keys are rotated."""
 
     def __init__(self, model: nn.Module, rows: int, length: int) -> None:
         assert isinstance(model, Llama)
@@ -161,67 +163,44 @@ class LlamaDecoder:
         self.blocks = [block for block in model.layers if isinstance(block, LlamaBlock)]
         self.size = self.blocks[0].self_attn.size
         keys = self.blocks[0].self_attn.k_proj.out_features // self.size
-        self.lengths = [0] * rows
-        self.cache = model.head.new_zeros(len(self.blocks), rows, 2, keys, length, self.size)
-        copied = sum(p.nbytes for p in model.parameters()) <= MAX_COPIED_BYTES
-        self.head = transposed(model.head, copied=copied)
-        self.layers = [
-            [transposed(p, copied=copied) for p in block.parameters() if p.dim() == 2] for block in self.blocks
-        ]
+        super().__init__(model, layers=len(self.blocks), rows=rows, heads=keys, length=length, head_size=self.size)
+        self.head = self._transposed(model.head)
+        self.layers = [[self._transposed(p) for p in block.parameters() if p.dim() == 2] for block in self.blocks]
 
-    @torch.inference_mode()
-    def read(self, rows: Sequence[int], tokens_RT: Tensor) -> None:
-        T = tokens_RT.shape[1]
-        for row in rows:
-            self.lengths[row] = T
-        if T == 0:
-            return
-        row_indices, rotary_T2D = list(rows), self.model.rotary(T)
-        x_RTW = self.model.embed_tokens(tokens_RT.to(self.cache.device))
-        for block, kept_B2KLD in zip(self.blocks, self.cache, strict=True):
+    def _read(self, rows: list[int], tokens_RT: Tensor) -> None:
+        rotary_T2D = self.model.rotary(tokens_RT.shape[1])
+        x_RTW = self.model.embed_tokens(tokens_RT)
+        for layer, block in enumerate(self.blocks):
             q_RHTD, k_RKTD, v_RKTD = block.self_attn.heads_of(block.input_layernorm(x_RTW), rotary_T2D)
-            kept_B2KLD[row_indices, 0, :, :T] = k_RKTD
-            kept_B2KLD[row_indices, 1, :, :T] = v_RKTD
+            self._store(layer, rows, k_RKTD, v_RKTD)
             x_RTW = x_RTW + block.self_attn.attend(q_RHTD, k_RKTD, v_RKTD)
             x_RTW = x_RTW + block.mlp(block.post_attention_layernorm(x_RTW))
 
-    @torch.inference_mode()
-    def step(self, tokens_B: Tensor) -> Tensor:
-        B, longest, device = len(self.lengths), max(self.lengths), self.cache.device
+    def _step(self, tokens_B: Tensor, *, longest: int) -> Tensor:
+        B, device = len(self.lengths), tokens_B.device
         lengths_B = torch.tensor(self.lengths, device=device)
         rows_B = torch.arange(B, device=device)
         mask = None if min(self.lengths) == longest else causal_mask(lengths_B, longest)
         rotary_B2D = self.model.rotary.table_L2D[lengths_B]
-        x_BW = F.embedding(tokens_B.to(device), self.model.embed_tokens.weight)
-        for block, layer, kept_B2KLD in zip(self.blocks, self.layers, self.cache, strict=True):
+        x_BW = F.embedding(tokens_B, self.model.embed_tokens.weight)
+        for block, layer, cache_B2KLD in zip(self.blocks, self.layers, self.cache_NB2HLD, strict=True):
             w_q, w_k, w_v, w_out, w_gate, w_up, w_down = layer
             y_BW = block.input_layernorm(x_BW)
             q_BHD, k_BKD, v_BKD = ((y_BW @ weight).view(B, -1, self.size) for weight in (w_q, w_k, w_v))
-            kept_B2KLD[rows_B, 0, :, lengths_B] = rotated(k_BKD, rotary_B2D)
-            kept_B2KLD[rows_B, 1, :, lengths_B] = v_BKD
-            k_BKLD, v_BKLD = kept_B2KLD[:, :, :, : longest + 1].unbind(1)
+            cache_B2KLD[rows_B, 0, :, lengths_B] = rotated(k_BKD, rotary_B2D)
+            cache_B2KLD[rows_B, 1, :, lengths_B] = v_BKD
+            k_BKLD, v_BKLD = cache_B2KLD[:, :, :, : longest + 1].unbind(1)
             # The heads that share keys and values are computed as if they were positions: none attends to another.
             q_BKGD = rotated(q_BHD, rotary_B2D).view(B, k_BKLD.shape[1], -1, self.size)
             y_BKGD = F.scaled_dot_product_attention(q_BKGD, k_BKLD, v_BKLD, mask, scale=block.self_attn.scale)
             x_BW = x_BW + y_BKGD.reshape(B, -1) @ w_out
             y_BW = block.post_attention_layernorm(x_BW)
             x_BW = x_BW + (F.silu(y_BW @ w_gate) * (y_BW @ w_up)) @ w_down
-        self.lengths = [length + 1 for length in self.lengths]
         return torch.mm(self.model.norm(x_BW), self.head)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self.cache = self.cache[:, list(rows)]
-        self.lengths = [self.lengths[row] for row in rows]
 
 
 def initial(shape: Model, _name: str, dimensions: int) -> Distribution:
     return Distribution(std=shape.init_std) if dimensions == 2 else ONES
-
-
-def attention_extremes(model: nn.Module, tokens_BT: Tensor) -> list[tuple[float, float]]:
-    return score_extremes(
-        model, [module for module in model.modules() if isinstance(module, LlamaAttention)], tokens_BT
-    )
 
 
 def from_hf(weights: Mapping[str, Tensor]) -> Weights:
@@ -242,7 +221,7 @@ SPEC = ModelSpec(
     initial=initial,
     blocks="layers",
     decoder=LlamaDecoder,
-    attention_extremes=attention_extremes,
+    attention_extremes=partial(score_extremes, attention=LlamaAttention),
     from_hf=from_hf,
     to_hf=to_hf,
     tied=lambda shape: {HEAD: "embed_tokens.weight"} if shape.tied else {},

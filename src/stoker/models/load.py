@@ -25,7 +25,7 @@ from stoker.rundir import RunDir, Saved, consent
 from stoker.rundir.checkpoint import CheckpointManifest, damage, other_shape, read_manifest
 from stoker.rundir.commands import require_local
 from stoker.spec import contract, estimate, hf_config
-from stoker.spec.errors import UserError
+from stoker.spec.errors import UserError, first_line
 from stoker.spec.model import Model
 from stoker.spec.trust import trusting
 from stoker.storage.mirror import run_dir
@@ -234,7 +234,7 @@ def read_checkpoint(path: Path, wanted: Mapping[str, Tensor]) -> None:
         if not (path / contract.MANIFEST_FILE).exists():
             raise FileNotFoundError(path) from e
         error = next(failure[0] for failure in e.failures.values())
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         if isinstance(error, Untrusted):
             raise UserError(
                 f"the checkpoint {path} cannot be read: {reason}", remedy="Restore it as its run wrote it"
@@ -268,10 +268,11 @@ def _tokenizer(folder: Path) -> Path | None:
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise UserError("torch finds no GPU here", remedy="Leave the device out, or give cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as e:
-        raise UserError(f"'{name}' is not a device", remedy="Give cpu, cuda or auto") from e
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("torch finds no GPU here", remedy="Leave the device out, or give cpu")
+        torch.zeros(1, device=device).item()  # fails on a device that is not in this machine, and on `meta`
+    except (RuntimeError, AssertionError, ImportError) as e:
+        raise UserError(f"'{name}' is not a device of this machine", remedy="Give cpu, cuda or auto") from e
     return device

@@ -32,10 +32,7 @@ def own_spec(name: str) -> ModelSpec:
     def build(shape: Model) -> nn.Module:
         return _built(name, function, shape)
 
-    def no_extremes(_model: nn.Module, _tokens: Tensor) -> NoReturn:
-        raise _wrong(name, "its attention scores are not available", remedy="Set log.attention to false")
-
-    return ModelSpec(build=build, blocks="", attention_extremes=no_extremes, from_hf=no_names, to_hf=no_names)
+    return ModelSpec(build=build, blocks="", from_hf=no_names, to_hf=no_names)
 
 
 def _built(name: str, function: Callable[[Model], Any], shape: Model) -> nn.Module:

@@ -9,11 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from stoker import __version__
 from stoker.backends.transfer.frames import PeerLost
 from stoker.net.survey import Site
-from stoker.spec.errors import StokerError
+from stoker.spec.errors import StokerError, UserError
 
 ARGV = ("python3", "-P", "-m", "stoker.net.agent")
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
+"""What parsing an unexpected answer raises."""
 T = TypeVar("T")
 
 
@@ -52,8 +55,8 @@ class AgentClient:
                     answer = NoAnswer(f"no answer within {timeout_s:.0f} seconds")
                 if not isinstance(answer, Exception):
                     if "error" in answer:
-                        raise NoAnswer(answer["error"])
-                    return answer["answer"]
+                        raise NoAnswer(str(answer["error"]))
+                    return answer.get("answer")
                 self._ended = answer
         reason = self._ended.problem if isinstance(self._ended, StokerError) else str(self._ended)
         raise NoAnswer(reason) from self._ended
@@ -64,7 +67,8 @@ class AgentClient:
     def _read(self) -> None:
         try:
             for line in self._stream.lines():
-                self._answers.put(json.loads(line))
+                answer = json.loads(line)
+                self._answers.put(answer if isinstance(answer, dict) else NoAnswer("its answer is not an object"))
             self._answers.put(NoAnswer("its agent ended"))
         except (StokerError, PeerLost, OSError, ValueError) as e:  # passed to the thread that waits for the answer
             self._answers.put(e)
@@ -82,13 +86,26 @@ class SharedDeadline:
     def left_s(self) -> float:
         return max(0.0, self._end - time.monotonic())
 
-    def ask(self, agent: AgentClient, verb: str, *, timeout_s: float, **arguments: object) -> Any:
-        """Raises NoAnswer."""
+    def ask(
+        self, agent: AgentClient, verb: str, *, timeout_s: float, parse: Callable[[Any], T], **arguments: object
+    ) -> T:
+        """The parsed answer. Raises NoAnswer."""
         try:
-            return agent.ask(verb, timeout_s=min(timeout_s, self.left_s), **arguments)
+            answer = agent.ask(verb, timeout_s=min(timeout_s, self.left_s), **arguments)
+            try:
+                return parse(answer)
+            except MALFORMED as e:
+                raise NoAnswer(f"its answer cannot be read ({e})") from _other_version(agent.site.pod)
         except NoAnswer as e:
             self.lost.setdefault(agent.site.pod, str(e))
             raise
+
+
+def _other_version(pod: str) -> UserError:
+    return UserError(
+        f"the image of pod {pod} has another version of Stoker than this machine, {__version__}",
+        remedy="Use that version here, or an image of this one",
+    )
 
 
 def in_parallel(items: Sequence[T], ask: Callable[[T], Any]) -> list[Any]:

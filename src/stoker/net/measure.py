@@ -3,13 +3,14 @@
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
 from stoker.net.agent_client import AgentClient, NoAnswer, SharedDeadline, in_parallel
 from stoker.net.rounds import rounds
-from stoker.net.survey import LEAST_GBITS, MOST_MS, Host, Interface, Link, Name, NetworkSurvey, Port, Site
+from stoker.net.survey import LEAST_GBITS, MOST_MS, Host, Link, Name, NetworkSurvey, Port, Site
+from stoker.rundir.records import typed_value
 from stoker.spec.errors import StokerError
 
 PROBE_S = 58.0  # for everything but the preflight, so that the user has an answer within a minute
@@ -46,10 +47,10 @@ def probe(
     up = [agent for agent, _ in started]
     names = _names(deadline, up, cluster_name)
     ports = _ports(deadline, up, {host.site.pod: host.listens for host in hosts}, agent_ports, port)
-    talks = in_parallel(
-        up, lambda agent: deadline.ask(agent, "talks", timeout_s=PORTS_S, peers=_addresses(hosts, excluding=agent.site))
-    )
-    hosts = [replace(host, talks=_or_empty(answer)) for host, answer in zip(hosts, talks, strict=True)]
+    hosts = [
+        replace(host, talks=[] if isinstance(talks, NoAnswer) else talks)
+        for host, talks in zip(hosts, _talks(deadline, up, hosts), strict=True)
+    ]
     links = _links(deadline, up, hosts, agent_ports, ports)
     gpus: dict[str, Any] = {}
     if preflight is not None:
@@ -75,18 +76,26 @@ def _start(
     deadline: SharedDeadline, agents: Sequence[AgentClient], *, token: str, ports: list[int], env: dict[str, str]
 ) -> tuple[list[Host], list[tuple[AgentClient, int]]]:
     """The hosts of the agents that answer, and those agents with the ports that they listen on."""
-    arguments = {"token": token, "ports": ports, "env": env}
-    answers = in_parallel(
-        agents,
-        lambda agent: deadline.ask(agent, "begin", timeout_s=START_TIMEOUT_S, address=agent.site.address, **arguments),
-    )
+
+    def begin(agent: AgentClient) -> tuple[Host, int]:
+        return deadline.ask(
+            agent,
+            "begin",
+            timeout_s=START_TIMEOUT_S,
+            parse=lambda answer: (typed_value(Host, {"site": agent.site} | answer), int(answer["port"])),
+            address=agent.site.address,
+            token=token,
+            ports=ports,
+            env=env,
+        )
+
+    answers = in_parallel(agents, begin)
     hosts, started = [], []
     for agent, answer in zip(agents, answers, strict=True):
-        if isinstance(answer, NoAnswer):
-            continue
-        started.append((agent, int(answer.pop("port"))))
-        interfaces = [Interface(**interface) for interface in answer.pop("interfaces")]
-        hosts.append(Host(site=agent.site, interfaces=interfaces, **answer))
+        if not isinstance(answer, NoAnswer):
+            host, port = answer
+            hosts.append(host)
+            started.append((agent, port))
     if not hosts:  # no right to exec, or an image without the agent: not a network problem
         cause = next((answer.__cause__ for answer in answers if isinstance(answer.__cause__, StokerError)), None)
         if cause:
@@ -99,8 +108,17 @@ def _names(deadline: SharedDeadline, agents: list[AgentClient], cluster_name: st
         wanted = {cluster_name: ""} | {
             name: site.address for site in [agent.site, *_peers(agent, agents)] for name in site.names
         }
-        answers = deadline.ask(agent, "names", timeout_s=LOOKUPS_S + MARGIN_S, names=list(wanted), seconds=LOOKUPS_S)
-        return [Name(pod=agent.site.pod, wanted=wanted[answer["name"]], **answer) for answer in answers]
+        return deadline.ask(
+            agent,
+            "names",
+            timeout_s=LOOKUPS_S + MARGIN_S,
+            parse=lambda answers: [
+                typed_value(Name, {"pod": agent.site.pod, "wanted": wanted[answer["name"]]} | answer)
+                for answer in answers
+            ],
+            names=list(wanted),
+            seconds=LOOKUPS_S,
+        )
 
     def look_up_all() -> list[Name]:
         answers = in_parallel(agents, look_up)
@@ -129,25 +147,37 @@ def _ports(
 
     def connect(agent: AgentClient) -> list[Port]:
         targets = [(site, number) for site in _peers(agent, agents) for number in (port, agent_ports[site.pod])]
-        states = deadline.ask(
+        return deadline.ask(
             agent,
             "ports",
             timeout_s=PORTS_S + MARGIN_S,
+            parse=lambda states: [
+                Port(
+                    source=agent.site.pod,
+                    target=site.pod,
+                    port=number,
+                    state=str(state),
+                    listens=number in (*listens[site.pod], agent_ports[site.pod]),
+                )
+                for (site, number), state in zip(targets, states, strict=True)
+            ],
             targets=[(site.address, number) for site, number in targets],
             seconds=PORTS_S,
         )
-        return [
-            Port(
-                source=agent.site.pod,
-                target=site.pod,
-                port=number,
-                state=state,
-                listens=number in (*listens[site.pod], agent_ports[site.pod]),
-            )
-            for (site, number), state in zip(targets, states, strict=True)
-        ]
 
     return [port for ports in in_parallel(agents, connect) if not isinstance(ports, NoAnswer) for port in ports]
+
+
+def _talks(deadline: SharedDeadline, agents: list[AgentClient], hosts: list[Host]) -> list[Any]:
+    """For each pod, its own addresses of connections to the others."""
+
+    def ask(agent: AgentClient) -> list[str]:
+        peers = _addresses(hosts, excluding=agent.site)
+        return deadline.ask(
+            agent, "talks", timeout_s=PORTS_S, parse=lambda answer: typed_value(list[str], answer), peers=peers
+        )
+
+    return in_parallel(agents, ask)
 
 
 def _links(
@@ -170,15 +200,17 @@ def _links(
         link = Link(source=pods[0], target=pods[1], same_machine=agent.site.machine == peer.machine)
         if states.get(pods, "open") != "open":
             return replace(link, error=states[pods])
-        answer = deadline.ask(
+        return deadline.ask(
             agent,
             "link",
             timeout_s=LINK_TIMEOUT_S,
+            parse=lambda answer: typed_value(
+                Link, asdict(link) | {"interface": _interface(hosts[source], answer.get("own", ""))} | answer
+            ),
             address=peer.address,
             port=agent_ports[peer.pod],
             seconds=TRANSFER_S,
         )
-        return replace(link, interface=_interface(hosts[source], answer.get("own", "")), **answer)
 
     for pairs in rounds(len(agents)):
         if deadline.left_s < LINK_TIMEOUT_S:
@@ -248,12 +280,8 @@ def _addresses(hosts: list[Host], *, excluding: Site) -> list[str]:
     others = [
         interface
         for host in hosts
-        if host.site is not excluding
+        if host.site.pod != excluding.pod
         for interface in host.interfaces
         if interface.name != "lo"
     ]
     return [address for interface in others for address in interface.addresses]
-
-
-def _or_empty(answer: Any) -> list[str]:
-    return [] if isinstance(answer, NoAnswer) else answer

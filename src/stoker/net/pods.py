@@ -9,7 +9,7 @@ from dataclasses import replace
 from stoker.backends.kubernetes.job_control import is_elastic
 from stoker.backends.kubernetes.jobs import job
 from stoker.backends.kubernetes.needs import Needs, needs
-from stoker.backends.kubernetes.pod import Task
+from stoker.backends.kubernetes.pod import VOLUME, Task, find_named
 from stoker.backends.kubernetes.state import is_up, unscheduled_reason
 from stoker.backends.kubernetes.volume.reader import WAIT, startup_error
 from stoker.kube import Cluster, Forbidden, Object
@@ -40,12 +40,12 @@ def manifest(spec: AnySpec, *, name: str, namespace: str, image: str, gpus: bool
     pod["affinity"] = pod.get("affinity", {}) | {
         "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [one_per_node]}
     }
-    pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "stoker"]
-    for container in pod["containers"]:
-        container["volumeMounts"] = [mount for mount in container.get("volumeMounts", []) if mount["name"] != "stoker"]
-        if container["name"] == contract.CONTAINER:
-            container["command"] = list(WAIT)
-            container.pop("envFrom", None)
+    pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != VOLUME]
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        container["volumeMounts"] = [mount for mount in container.get("volumeMounts", []) if mount["name"] != VOLUME]
+    container = find_named(pod["containers"], contract.CONTAINER)
+    container["command"] = list(WAIT)
+    container.pop("envFrom", None)
     pod["terminationGracePeriodSeconds"] = 1
     owner["spec"] |= {"activeDeadlineSeconds": LIFETIME_S, "ttlSecondsAfterFinished": KEPT_S}
     return [service, owner]

@@ -52,32 +52,34 @@ def fallback(host: Host, place: SurveyPlace = DEFAULT_PLACE) -> TransportFault |
 
 def wrong_interfaces(host: Host, reached_by: Iterable[str]) -> Iterator[TransportFault]:
     """`reached_by`: the interfaces that the probe's connections from this pod went through."""
-    faces = {face.name: face for face in host.interfaces}
-    used = sorted({name for name in reached_by if name in faces})
-    talking = {face.name for face in host.interfaces for address in face.addresses if address in host.talks}
-    good = next((name for name in used if not is_link_local(faces[name])), "eth0")
+    interfaces = {interface.name: interface for interface in host.interfaces}
+    used = sorted({name for name in reached_by if name in interfaces})
+    talking = {
+        interface.name for interface in host.interfaces for address in interface.addresses if address in host.talks
+    }
+    good = next((name for name in used if not is_link_local(interfaces[name])), "eth0")
     for name in sorted({*used, *talking}):
-        if is_link_local(faces[name]):
-            addresses = ", ".join(faces[name].addresses)
+        if is_link_local(interfaces[name]):
+            addresses = ", ".join(interfaces[name].addresses)
             yield TransportFault(
                 problem=f"reaches other pods through {name} ({addresses}), a link-local interface",
                 remedy=_set(host, good if good != name else "eth0"),
             )
             return
-    yield from _gloo(host, faces, used, good)
-    yield from _nccl(host, faces, used, good)
+    yield from _gloo(host, interfaces, used, good)
+    yield from _nccl(host, interfaces, used, good)
 
 
-def is_link_local(face: Interface) -> bool:
+def is_link_local(interface: Interface) -> bool:
     """All its IPv4 addresses are link-local. Every interface has a link-local IPv6 address as well."""
-    addresses = [ipaddress.ip_address(text) for text in face.addresses]
+    addresses = [ipaddress.ip_address(text) for text in interface.addresses]
     ipv4 = [address for address in addresses if address.version == 4]
     return bool(ipv4) and all(address.is_link_local for address in ipv4)
 
 
-def nccl_choice(value: str | None, faces: Iterable[Interface]) -> list[str]:
+def nccl_choice(value: str | None, interfaces: Iterable[Interface]) -> list[str]:
     """The interfaces that NCCL_SOCKET_IFNAME allows: `eth,ens` are prefixes, `=eth0` a whole name, `^lo` all others."""
-    names = [face.name for face in faces if face.addresses]
+    names = [interface.name for interface in interfaces if interface.addresses]
     if not value:
         fast = [name for name in names if name.startswith("ib")]
         return fast or [name for name in names if not name.startswith(NCCL_LAST_CHOICE)] or names
@@ -87,36 +89,36 @@ def nccl_choice(value: str | None, faces: Iterable[Interface]) -> list[str]:
     return [name for name in names if name not in chosen] if others else chosen
 
 
-def _gloo(host: Host, faces: dict[str, Interface], used: list[str], good: str) -> Iterator[TransportFault]:
+def _gloo(host: Host, interfaces: dict[str, Interface], used: list[str], good: str) -> Iterator[TransportFault]:
     value = host.environment.get("GLOO_SOCKET_IFNAME")
     if not value:
         return
     names = value.split(",")
-    if missing := [name for name in names if name not in faces]:
-        yield _missing("GLOO_SOCKET_IFNAME", missing[0], faces, good)
+    if missing := [name for name in names if name not in interfaces]:
+        yield _missing("GLOO_SOCKET_IFNAME", missing[0], interfaces, good)
     elif used and not set(names) & set(used):
         yield _not_used("GLOO_SOCKET_IFNAME", value, used, good)
 
 
-def _nccl(host: Host, faces: dict[str, Interface], used: list[str], good: str) -> Iterator[TransportFault]:
+def _nccl(host: Host, interfaces: dict[str, Interface], used: list[str], good: str) -> Iterator[TransportFault]:
     """In a pod without a GPU, only where the variable is set."""
     value = host.environment.get("NCCL_SOCKET_IFNAME")
     if not value and host.fabric["plugin"] is None:
         return
-    chosen = nccl_choice(value, faces.values())
+    chosen = nccl_choice(value, interfaces.values())
     setting = f"NCCL_SOCKET_IFNAME is {value}" if value else "NCCL_SOCKET_IFNAME is not set"
     remedy = f"Launch with env.NCCL_SOCKET_IFNAME={good}"
     if not chosen:
-        yield _missing("NCCL_SOCKET_IFNAME", str(value), faces, good)
-    elif local := [name for name in chosen if is_link_local(faces[name])]:
+        yield _missing("NCCL_SOCKET_IFNAME", str(value), interfaces, good)
+    elif local := [name for name in chosen if is_link_local(interfaces[name])]:
         yield TransportFault(problem=f"may use {local[0]}, a link-local interface: {setting}", remedy=remedy)
     elif used and not set(chosen) & set(used):
         yield _not_used("NCCL_SOCKET_IFNAME", str(value), used, good)
 
 
-def _missing(variable: str, name: str, faces: dict[str, Interface], good: str) -> TransportFault:
+def _missing(variable: str, name: str, interfaces: dict[str, Interface], good: str) -> TransportFault:
     return TransportFault(
-        problem=f"has no interface for {variable}={name}; it has {', '.join(faces)}",
+        problem=f"has no interface for {variable}={name}; it has {', '.join(interfaces)}",
         remedy=f"Launch with env.{variable}={good}",
     )
 

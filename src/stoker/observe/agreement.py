@@ -141,8 +141,9 @@ def _compare_marks(saved: Saved, attempts: Sequence[AttemptLedger], result: Audi
                 f"the ledger of attempt {number} is not the one that the checkpoint of step {saved.step} was saved with"
             )
     first = min(numbers, default=0)
-    if before := [number for number in known if number < first and known[number].start < known[first].start]:
-        result.unchecked.append(f"attempts up to {max(before)} have no digest in a checkpoint")
+    if first in known:
+        before = [number for number in known if number < first and known[number].start < known[first].start]
+        result.unchecked += [f"attempts up to {max(before)} have no digest in a checkpoint"] if before else []
 
 
 def _damaged(run: RunDir) -> str:

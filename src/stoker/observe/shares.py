@@ -15,6 +15,10 @@ class Shares:
     def __init__(
         self, weights: list[tuple[str, float]], counts: list[int], sequences: int, result: AuditResult
     ) -> None:
+        """Raises ValueError for a part without samples: batch.length in spec.yaml was changed."""
+        for (name, _), count in zip(weights, counts, strict=True):
+            if not count:
+                raise ValueError(f"{name} has less than one sequence")
         total = sum(weight for _, weight in weights)
         quotas = _quotas([weight for _, weight in weights])
         self.sources = [

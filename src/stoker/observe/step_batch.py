@@ -81,6 +81,12 @@ def step_batch(run: RunDir, step: int, tokens: AnySet) -> StepBatch:
     records = _records(run, stretch.ledger, step)
     spec = run.spec()
     drawn = stretch.drawn + (step - 1 - stretch.start) * spec.batch.sequences
+    try:
+        rows = [tokens.train.read(record.samples, spec.batch.length) for record in records]
+    except IndexError as e:
+        raise UserError(
+            f"the ledger of run '{run.name}' is damaged at step {step}: {e}", remedy=f"See: stoker audit {run.path}"
+        ) from e
     ids = np.concatenate([record.samples for record in records])
     ordered = order.batch(
         tokens.train.order(spec.seed, spec.batch.length),
@@ -89,7 +95,6 @@ def step_batch(run: RunDir, step: int, tokens: AnySet) -> StepBatch:
         positions=drawn + len(ids),
         since=(step - 1, drawn),
     )
-    rows = [tokens.train.read(record.samples, spec.batch.length) for record in records]
     return StepBatch(
         step=step,
         attempt=stretch.ledger.attempt,

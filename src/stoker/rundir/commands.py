@@ -15,12 +15,12 @@ def default_runs() -> str:
 
 
 def in_default_runs(run: RunDir) -> bool:
-    return run.path.parent == Path(default_runs()).expanduser().absolute()
+    return run.path.parent == Path(os.path.expanduser(default_runs())).absolute()
 
 
 def command_name(run: RunDir) -> str:
     """The run as an argument: its name where it is in the default folder of the runs, else its path."""
-    return run.name if in_default_runs(run) else shlex.quote(run.shown)
+    return shlex.quote(run.name if in_default_runs(run) else run.shown)
 
 
 def require_local(run: RunDir) -> None:
@@ -38,4 +38,4 @@ def require_local(run: RunDir) -> None:
 def cp_command(run: RunDir, to: str) -> str:
     """Copies the run directory, and the token set that it was trained on, from the volume to a folder here."""
     runs = "" if in_default_runs(run) else f"--runs {shlex.quote(str(run.path.parent))} "
-    return f"stoker cp {runs}{run.name}: {shlex.quote(to)}"
+    return f"stoker cp {runs}{shlex.quote(f'{run.name}:')} {shlex.quote(to)}"

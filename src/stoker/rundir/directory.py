@@ -180,10 +180,10 @@ class RunDir:
             )
 
     def fetch(self, saved: Saved) -> None:
-        """Make the files of a checkpoint available. On a local disk they are."""
+        """Makes the files of a checkpoint available. On a local disk they are."""
 
     def create(self, spec: AnySpec, data: DataRef | None) -> None:
-        """Create the directory. spec.yaml is written last: a directory that has it is complete."""
+        """Creates the directory. spec.yaml is written last: a directory that has it is complete."""
         try:
             for folder in (contract.LEDGER_DIR, contract.LOGS_DIR, contract.CHECKPOINTS_DIR):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
@@ -215,12 +215,12 @@ class RunDir:
         if isinstance(spec, ScriptSpec):
             raise UserError(
                 f"run '{self.name}' runs a script, and Stoker does not know its model and data",
-                remedy="This verb is for runs with a model:",
+                remedy="Name a run that trains one of Stoker's models; stoker ps lists the runs",
             )
         return spec
 
     def data(self) -> DataRef:
-        return self._whole(DataRef, contract.DATA_FILE)
+        return self._read_record(DataRef, contract.DATA_FILE)
 
     def write_origins(self, origins: Mapping[str, OriginRef]) -> None:
         write_json(self.path / contract.ORIGINS_FILE, {name: asdict(ref) for name, ref in origins.items()})
@@ -229,7 +229,7 @@ class RunDir:
         """`init` and `teacher`, where the run has them."""
         if not os.path.lexists(self.path / contract.ORIGINS_FILE):
             return {}
-        return self._whole(dict[str, OriginRef], contract.ORIGINS_FILE)
+        return self._read_record(dict[str, OriginRef], contract.ORIGINS_FILE)
 
     def backend(self) -> str:
         """The kind of backend that it was launched on."""
@@ -243,7 +243,7 @@ class RunDir:
         """What the backend recorded about where the run is; None for a run of this machine."""
         if not os.path.lexists(self.path / contract.PLACE_FILE):
             return None
-        return self._whole(kind, contract.PLACE_FILE)
+        return self._read_record(kind, contract.PLACE_FILE)
 
     def write_place(self, place: Record) -> None:
         """`kind` names the backend, and `where` describes the place; the rest is the backend's own."""
@@ -320,7 +320,9 @@ class RunDir:
         try:
             file.unlink(missing_ok=True)
         except OSError as e:
-            raise NotRegularEntry(file) if file.is_dir() else e from e
+            if file.is_dir():
+                raise NotRegularEntry(file) from e
+            raise
 
     def saved(self) -> list[Saved]:
         """The complete checkpoints, oldest first. A live run that prunes all that were listed has a newer one."""
@@ -345,7 +347,7 @@ class RunDir:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the run for writing. The kernel releases the lock when the holder dies."""
+        """Locks the run for writing. The kernel releases the lock when the holder dies."""
         path = self.path / contract.LOCK_FILE
         self._check_folders()
         try:
@@ -353,7 +355,7 @@ class RunDir:
         except PermissionError as e:
             raise UserError(f"cannot write {path}: {e.strerror}", remedy="Choose another folder with --runs DIR") from e
         with file:
-            if not _take(file):
+            if not _try_lock(file):
                 raise RunHeld(self.name, self.holder())
             file.seek(0)
             file.truncate()
@@ -392,7 +394,7 @@ class RunDir:
                 return None
             raise
 
-    def _whole(self, kind: type[T], name: str) -> T:
+    def _read_record(self, kind: type[T], name: str) -> T:
         """Reads a file that is one record."""
         try:
             return typed(kind, read_regular(self.path / name, max_bytes=RECORD_BYTES, follow_links=False))
@@ -404,7 +406,9 @@ class RunHeld(UserError):
     """Another process writes the run."""
 
     def __init__(self, name: str, holder: Record | None, *, hint: str = "") -> None:
-        process = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+        process = "another process"
+        if holder and holder["pid"]:  # the lock is taken a moment before its holder is written to it
+            process = f"process {holder['pid']} on {holder['host']}"
         super().__init__(
             f"run '{name}' is being written by {process}",
             remedy=f"Wait for it, stop it with: stoker stop {name}, or start another with --new{hint}",
@@ -441,7 +445,7 @@ def _damaged(path: Path) -> UserError:
     return UserError(f"{path} is missing or damaged", remedy="Restore it, or start another run with --new")
 
 
-def _take(file: TextIO) -> bool:
+def _try_lock(file: TextIO) -> bool:
     """Tries for a second: a reader that checks the lock holds it for a moment."""
     for _ in range(20):
         try:
@@ -458,7 +462,7 @@ def _take(file: TextIO) -> bool:
 
 
 def refresh_folder(folder: Path) -> None:
-    """Make a network file system read a folder again, instead of remembering which names were missing.
+    """Makes a network file system read a folder again, instead of remembering which names were missing.
 
     NFS remembers a missing name for up to a minute, unless the folder itself is opened.
     """

@@ -6,7 +6,9 @@ all its fields.
 """
 
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from stoker.rundir.records import Count, Record, Seconds, Workers, has_time, typed_fields
 from stoker.spec.derive import ShortSchedule
@@ -16,7 +18,7 @@ HEAD = ("time", "kind", "rank", "host")
 MAX_NODES_SHOWN = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Event:
     """`time`, `rank` and `host` are filled in when the event is written."""
 
@@ -39,7 +41,7 @@ class Event:
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in HEAD}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class UnknownEvent(Event):
     """Written by another version of Stoker."""
 
@@ -57,7 +59,7 @@ class UnknownEvent(Event):
         return {"time": self.time, "kind": self.name, "rank": self.rank, "host": self.host} | self.values
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Note(Event):
     kind = "note"
     text: str
@@ -67,7 +69,7 @@ class Note(Event):
         return self.text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class GaveUp(Event):
     """Supervisors were killed repeatedly, so the run is not restarted."""
 
@@ -79,7 +81,7 @@ class GaveUp(Event):
         return self.text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class ClusterEvent(Event):
     """An event that the cluster reports about an object of the run. Not in events.jsonl."""
 
@@ -96,7 +98,7 @@ class ClusterEvent(Event):
         return f"{self.object}: {self.reason}: {self.text}{count}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class World(Event):
     """An attempt starts with these workers."""
 
@@ -114,7 +116,7 @@ class World(Event):
         return f"attempt {self.attempt} with {_count(self.workers, 'worker')}{nodes}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Started(Event):
     """The trainer is ready and starts training."""
 
@@ -142,7 +144,7 @@ class Started(Event):
         return f"training on {self.chip}, {short_number(self.parameters)} parameters, {end}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class ScheduleEnds(Event):
     """The learning rate reaches its end before the run does."""
 
@@ -157,19 +159,19 @@ class ScheduleEnds(Event):
         return str(ShortSchedule(end=self.end, rate=self.rate, steps=self.steps, horizon=self.horizon))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Changed(Event):
     """The run is resumed with other settings: key -> [before, after]."""
 
     kind = "changed"
-    changes: dict[str, list[Any]]
+    changes: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]]
 
     @property
     def sentence(self) -> str:
         return "changed " + ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in self.changes.items())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Imported(Event):
     kind = "imported"
     step: Count
@@ -180,7 +182,7 @@ class Imported(Event):
         return f"imported the weights of {self.source}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Stopping(Event):
     kind = "stopping"
     signal: str
@@ -190,7 +192,7 @@ class Stopping(Event):
         return f"asked to save and stop ({self.signal})"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Failed(Event):
     """A worker failed: the one of `rank`."""
 
@@ -210,7 +212,7 @@ class Failed(Event):
         return f"worker {self.rank} {how}" + (f"; restarting{source}" if self.again else "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class WaitingForNodes(Event):
     kind = "waiting for nodes"
     joined: list[Count]
@@ -227,7 +229,7 @@ class WaitingForNodes(Event):
         return f"waiting for node {shown}: {len(self.joined)} of {needed} are up"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Regrouping(Event):
     kind = "regrouping"
     reason: str
@@ -237,7 +239,7 @@ class Regrouping(Event):
         return f"asked to save, then resumes with other nodes: {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class RunScaled(Event):
     kind = "scaled"
     nodes: str
@@ -248,7 +250,7 @@ class RunScaled(Event):
         return f"scaled from {self.was} to {self.nodes} node{'s' * (self.nodes != '1')}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class NodeLost(Event):
     """A node stopped answering. `host` is the node's."""
 
@@ -261,7 +263,7 @@ class NodeLost(Event):
         return f"node {self.node} ({f'pod {self.pod}' if self.pod else self.host}) was lost"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class NodeLeft(Event):
     """A node left on request. `host` is the node's."""
 
@@ -274,7 +276,7 @@ class NodeLeft(Event):
         return f"node {self.node} ({f'pod {self.pod}' if self.pod else self.host}) has left"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Resumed(Event):
     kind = "resumed"
     step: Count
@@ -285,7 +287,7 @@ class Resumed(Event):
         return f"resumed at step {self.step}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class WaitingForData(Event):
     kind = "waiting"
     step: Count
@@ -295,7 +297,7 @@ class WaitingForData(Event):
         return f"step {self.step} waits for its data, which is still being prepared"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class CheckpointSaved(Event):
     kind = "checkpoint"
     step: Count
@@ -307,7 +309,7 @@ class CheckpointSaved(Event):
         return f"saved step {self.step} in {self.seconds:.1f} s"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class CheckpointFailed(Event):
     kind = "checkpoint failed"
     step: Count
@@ -318,7 +320,7 @@ class CheckpointFailed(Event):
         return f"the checkpoint of step {self.step} could not be saved: {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Fallback(Event):
     """A damaged checkpoint was skipped."""
 
@@ -331,7 +333,7 @@ class Fallback(Event):
         return f"the checkpoint of step {self.step} is damaged ({self.reason}); the one before it is used"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class StepSkipped(Event):
     kind = "skipped"
     step: Count
@@ -342,7 +344,7 @@ class StepSkipped(Event):
         return f"step {self.step} was skipped: its gradients were not finite"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Sample(Event):
     kind = "sample"
     step: Count
@@ -353,7 +355,7 @@ class Sample(Event):
         return f"after step {self.step} the model writes: {self.text}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Paused(Event):
     kind = "paused"
     step: Count
@@ -364,7 +366,7 @@ class Paused(Event):
         return f"paused at step {self.step}: {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Finished(Event):
     kind = "finished"
     step: Count
@@ -384,14 +386,12 @@ EVENTS: dict[str, type[Event]] = {
     )
 }  # fmt: skip
 
-
-KINDS: list[type[Event]] = [*EVENTS.values(), UnknownEvent]
 FIELDS = {
     event.kind: (
         [item.name for item in fields(event)],
         {item.name for item in fields(event) if item.default is MISSING and item.default_factory is MISSING},
     )
-    for event in KINDS
+    for event in EVENTS.values()
 }
 """For each kind: all its fields, and those without a default."""
 
@@ -400,10 +400,9 @@ def parse_event(record: Record) -> Event | None:
     """None when it is not an event, or a field of it has another type."""
     if not has_time(record) or type(record.get("kind")) is not str:
         return None
-    kind = EVENTS.get(record["kind"], UnknownEvent)
-    names, needed = FIELDS[kind.kind]
-    if needed <= record.keys():
-        values = {name: record[name] for name in names if name in record}
+    names, needed = FIELDS.get(record["kind"], ([], set()))
+    if names and needed <= record.keys():
+        kind, values = EVENTS[record["kind"]], {name: record[name] for name in names if name in record}
     else:
         own = {key: value for key, value in record.items() if key not in HEAD}
         kind, values = UnknownEvent, {key: record[key] for key in ("time", "rank", "host") if key in record}

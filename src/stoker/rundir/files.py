@@ -7,7 +7,9 @@ links are not followed.
 import errno
 import os
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,12 +54,18 @@ def lines_backwards(file: BinaryIO, end: int, *, max_bytes: int = MAX_LINE_BYTES
 
 def write_atomic(path: Path, text: str) -> None:
     """Readers see the old text or the new, never a part, and never an empty file after a power cut."""
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")  # pods have the same pids
-    with open(open_writable(temporary, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    writer = f"{socket.gethostname()}.{os.getpid()}.{threading.get_native_id()}"  # pods have the same process ids
+    temporary = path.with_name(f".{path.name}.{writer}")
+    try:
+        with open(open_writable(temporary, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def append(path: Path, line: bytes) -> None:

@@ -23,6 +23,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.files import open_regular
 
 STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ")
+MAX_RANKS_SHOWN = 16
 ROTATIONS = ("", ".1", ".2", ".3")  # newest first
 
 
@@ -56,9 +57,10 @@ class LogView:
         self._tail = tail
         self._since = since
         self._logs: dict[int, _Log] = {}
-        if rank is not None and ranks(run) and rank not in ranks(run):
-            known = ", ".join(map(str, ranks(run)))
-            raise UserError(f"run '{run.name}' has no log of rank {rank}", remedy=f"It has logs of ranks {known}")
+        if rank is not None and (known := ranks(run)) and rank not in known:
+            shown = ", ".join(map(str, known[:MAX_RANKS_SHOWN]))
+            shown += f", … {known[-1]}" if len(known) > MAX_RANKS_SHOWN else ""
+            raise UserError(f"run '{run.name}' has no log of rank {rank}", remedy=f"It has logs of ranks {shown}")
 
     def lines(self, *, ended: bool = True) -> Iterator[str]:
         """As `records`, as text."""
@@ -72,10 +74,9 @@ class LogView:
 
         An unfinished last line is left for the next call, unless `ended`.
         """
-        news = [
-            self._log(rank).lines(ended=ended) for rank in (ranks(self._run) if self._rank is None else [self._rank])
-        ]
-        for _, line in heapq.merge(*news, key=itemgetter(0)):
+        shown = ranks(self._run) if self._rank is None else [self._rank]
+        logs = [self._log(rank).lines(ended=ended) for rank in shown]
+        for _, line in heapq.merge(*logs, key=itemgetter(0)):
             yield line
 
     def _log(self, rank: int) -> "_Log":
@@ -97,36 +98,36 @@ class _Log:
 
     def lines(self, *, ended: bool) -> Iterator[tuple[float, LogLine]]:
         """Each with the time that it is sorted by: that of the line before, for a line without a time."""
-        news = self._further(ended) if self._tail is None else self._from_the_end(self._tail, ended)
+        raw_lines = self._new_lines(ended) if self._tail is None else self._last_lines(self._tail, ended)
         self._tail = None  # later calls return everything new
-        for raw in news:
+        for raw in raw_lines:
             time, text = _split(raw)
             self._time = time or self._time
             if self._since is not None and self._time < self._since:
                 continue
             yield self._time, LogLine(time=time, rank=self._rank, line=text.decode(errors="replace"))
 
-    def _from_the_end(self, number: int, ended: bool) -> list[bytes]:
+    def _last_lines(self, number: int, ended: bool) -> list[bytes]:
         files = _open(self._path)
         if not files:
             return []
         self._file = files[-1]
-        stands = size = os.fstat(self._file.fileno()).st_size
+        position = size = os.fstat(self._file.fileno()).st_size
         lines: list[bytes] = []
         for file in reversed(files):
             for raw in lines_backwards(file, size if file is self._file else os.fstat(file.fileno()).st_size):
                 if file is self._file and not raw.endswith(b"\n") and not ended:
-                    stands -= len(raw)
+                    position -= len(raw)
                     continue
                 if len(lines) == number:
                     break
                 lines.append(raw)
             if len(lines) == number:
                 break
-        self._file.seek(stands)
+        self._file.seek(position)
         return lines[::-1]
 
-    def _further(self, ended: bool) -> Iterator[bytes]:
+    def _new_lines(self, ended: bool) -> Iterator[bytes]:
         for file in self._files():
             while raw := file.readline(MAX_LINE_BYTES):  # a longer line is shown in parts
                 if not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES and not ended:

@@ -102,12 +102,20 @@ def unreadable(run: RunDir, error: StokerError | OSError) -> RunRow:
         problem, remedy = error.problem, error.remedy
     else:
         problem, remedy = f"{error.filename or run.path}: {error.strerror or error}", ""
+    return replace(_blank(run, RunState.UNKNOWN), reason=problem, remedy=remedy, skipped=1)
+
+
+def without_records(run: RunDir) -> RunView:
+    return RunView(**asdict(_blank(run, RunState.INTERRUPTED)), val_loss=None, checkpoint=None, restarts=0, nodes=[])
+
+
+def _blank(run: RunDir, state: RunState) -> RunRow:
     return RunRow(
         name=run.name,
         folder=str(run.path),
-        state=RunState.UNKNOWN,
-        reason=problem,
-        remedy=remedy,
+        state=state,
+        reason="",
+        remedy="",
         step=0,
         steps=None,
         loss=None,
@@ -116,7 +124,6 @@ def unreadable(run: RunDir, error: StokerError | OSError) -> RunRow:
         seconds_left=None,
         workers=None,
         updated=None,
-        skipped=1,
     )
 
 

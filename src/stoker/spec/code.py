@@ -18,7 +18,7 @@ DYNAMIC = {"*", "__getattr__"}  # a module with one of these may define any name
 
 
 def is_code(reference: str) -> bool:
-    return re.match(CODE, reference) is not None
+    return re.fullmatch(CODE, reference) is not None
 
 
 def load_code(reference: str, key: str) -> Any:
@@ -35,7 +35,7 @@ def load_code(reference: str, key: str) -> Any:
             remedy=f"Try it with: python -c 'import {module}'",
         ) from e
     if not hasattr(loaded, name):
-        raise _no_such_name(reference, key, loaded.__file__)
+        raise _no_such_name(reference, key, getattr(loaded, "__file__", None))
     return getattr(loaded, name)
 
 

@@ -18,6 +18,7 @@ from stoker.spec.files import read_text
 KeyPath = tuple[str, ...]
 
 MAX_SHOWN = 80  # characters of a value in a message
+TAG_PREFIX = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +60,11 @@ def parse_value(text: str, name: str) -> Any:
         ) from e
 
 
+def is_plain_text(value: str) -> bool:
+    """Whether a run file reads this as text when it is written without quotes: not `2024`, `true` or `1e-4`."""
+    return _scalar_tag(value) == f"{TAG_PREFIX}str"
+
+
 class _Loader(BoundedLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own form)
 
@@ -70,10 +76,10 @@ for tag, pattern, first in (
     ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),  # 007 and 10_000 stay text: the field decides
     ("float", rf"{NUMBER}|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.0123456789")),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), first)
+    _Loader.add_implicit_resolver(f"{TAG_PREFIX}{tag}", re.compile(rf"^(?:{pattern})$"), first)
 
 
-TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str")}
+TAGS = {f"{TAG_PREFIX}{kind}" for kind in ("null", "bool", "int", "float", "str")}
 
 
 class _Plain:
@@ -115,9 +121,12 @@ def _compose(text: str) -> tuple[yaml.Node | None, _Loader]:
 
 
 def _scalar(text: str) -> Any:
-    loader = _Loader("")
-    tag = loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-    return loader.construct_object(yaml.ScalarNode(tag, text))
+    return _Loader("").construct_object(yaml.ScalarNode(_scalar_tag(text), text))
+
+
+def _scalar_tag(text: str) -> str:
+    tag: str = _Loader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return tag
 
 
 def _read(path: Path) -> str:

@@ -46,3 +46,8 @@ class RunFailed(StokerError):
 
 class SavedForLater(StokerError):
     """The run stopped early with its work saved; the same command resumes it."""
+
+
+def first_line(error: BaseException) -> str:
+    """The message of an error of another library, whose other lines are for its developers."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -37,7 +37,7 @@ class HfFormat:
     """Keys in config.json for our single dropout."""
     dropout: float = 0.0
     """The default of transformers."""
-    ends: bool = True
+    names_end_token: bool = True
     """config.json names the token that ends a document."""
     fixed: Mapping[str, Any]
     """Keys for which our models support one value only, which is also the default of transformers."""
@@ -64,36 +64,36 @@ ROPE_SCALING = {
 
 
 def _llama_extra(shape: Model) -> Values:
-    turns: Values = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    rope: Values = {"rope_type": "default", "rope_theta": shape.rope_theta}
     if scaling := shape.rope_scaling:
-        turns |= {"rope_type": "llama3"} | {key: getattr(scaling, field) for field, key in ROPE_SCALING.items()}
+        rope |= {"rope_type": "llama3"} | {key: getattr(scaling, field) for field, key in ROPE_SCALING.items()}
     return {
         "intermediate_size": shape.inner,
         "num_key_value_heads": shape.key_heads,
         "head_dim": shape.width // shape.heads,
-        "rope_parameters": turns,
+        "rope_parameters": rope,
         "use_cache": True,
     }
 
 
 def _llama_fields(config: Values, file: Path) -> Values:
     width, heads = config.get("hidden_size", 4096), config.get("num_attention_heads", 32)
-    inner, shared = config.get("intermediate_size", 11008), config.get("num_key_value_heads")
-    whole = isinstance(width, int) and isinstance(heads, int) and heads > 0
-    if whole and width % heads == 0 and config.get("head_dim") not in (None, width // heads):
+    inner, kv_heads = config.get("intermediate_size", 11008), config.get("num_key_value_heads")
+    are_sizes = isinstance(width, int) and isinstance(heads, int) and heads > 0
+    if are_sizes and width % heads == 0 and config.get("head_dim") not in (None, width // heads):
         raise UserError(
             f"{file}: head_dim is {_shown(config['head_dim'])}, which Stoker's models do not support",
             remedy=f"Only hidden_size / num_attention_heads is supported: {width // heads}",
         )
-    usual = whole and inner == default_inner("llama", width)
+    is_default = are_sizes and inner == default_inner("llama", width)
     return {
-        "hidden": None if usual else inner,
-        "kv_heads": None if shared == heads else shared,
-        **_llama_turns(config, file),
+        "hidden": None if is_default else inner,
+        "kv_heads": None if kv_heads == heads else kv_heads,
+        **_llama_rope(config, file),
     }
 
 
-def _llama_turns(config: Values, file: Path) -> Values:
+def _llama_rope(config: Values, file: Path) -> Values:
     """From `rope_parameters`, as transformers 5 writes them, or from the two older keys."""
     parameters, scaling = (config.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
     if not isinstance(parameters, dict) or not isinstance(scaling, dict):
@@ -191,7 +191,7 @@ HF_FORMATS = {
         },
         dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
         dropout=0.1,
-        ends=False,
+        names_end_token=False,
         fixed={
             "hidden_act": "gelu",
             "layer_norm_eps": 1e-12,
@@ -227,7 +227,7 @@ def config(shape: Model, *, dtype: str, end: int, begin: int | None = None) -> V
         **dict.fromkeys(form.dropouts, shape.dropout),
         **{key: value for key, value in form.fixed.items() if value is not None},
         **form.extra(shape),
-        **({"bos_token_id": end if begin is None else begin, "eos_token_id": end} if form.ends else {}),
+        **({"bos_token_id": end if begin is None else begin, "eos_token_id": end} if form.names_end_token else {}),
         "dtype": dtype,
     }
 

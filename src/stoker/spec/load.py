@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from stoker.spec import user_config
+from stoker.spec import contract, user_config
 from stoker.spec.code import is_code
 from stoker.spec.document import KeyPath, parse_value, read_document
 from stoker.spec.errors import UserError
@@ -73,7 +73,7 @@ class Loaded:
         spec, script = self.spec, self.settings["script"][0] if "script" in self.settings else None
         if script is None or spec.on.copies_code:
             return spec
-        if not os.path.isabs(script.written):
+        if not os.path.isabs(str(script.written)):
             raise UserError(
                 f"{script.origin}: script {script.written} is a file on this machine, and on.image is used unchanged: "
                 "the pods would not have the script",
@@ -145,7 +145,7 @@ def _kind(settings: dict[str, list[Setting]]) -> type[AnySpec]:
 
 def clean_name(name: str) -> str:
     """The nearest valid name of a run."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "run"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[: contract.MAX_NAME] or "run"
 
 
 def _with_defaults(settings: dict[str, list[Setting]], spec: AnySpec) -> dict[str, list[Setting]]:

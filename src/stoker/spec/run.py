@@ -263,18 +263,12 @@ class RunSpec(Section):
                 f"a {self.model.family} trains on sentence pairs, which cannot be mixed or streamed; "
                 "remove data.mix and data.stream"
             )
-        if self.log.attention and is_code(self.model.family):
-            raise ValueError(f"log.attention is not supported for {self.model.family}; set log.attention to false")
-        if self.model.masked:
-            self._pairs_agree()
-
-    def _pairs_agree(self) -> None:
-        if self.batch.length < MIN_PAIR_TOKENS:
+        if self.model.masked and self.batch.length < MIN_PAIR_TOKENS:
             raise ValueError(
                 f"batch.length {self.batch.length} is too short for two sentences and their special tokens; "
                 f"set batch.length to {MIN_PAIR_TOKENS} or more"
             )
-        if self.log.attention:
+        if self.log.attention and (self.model.masked or is_code(self.model.family)):
             raise ValueError(f"log.attention is not supported for {self.model.family}; set log.attention to false")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from stoker.spec.bounded import parse_json, read_json
-from stoker.spec.document import parse_value
+from stoker.spec.document import is_plain_text
 from stoker.spec.errors import UserError
 from stoker.spec.estimate import parameters
 from stoker.spec.files import check_regular, open_regular
@@ -73,13 +73,13 @@ TIERS = (
 
 
 def summarize(places: Sequence[str]) -> DataSummary:
-    if elsewhere := next((place for place in places if "://" in place), None):
+    if remote := next((place for place in places if "://" in place), None):
         raise UserError(
-            f"{elsewhere} is not on this machine, and the text must be read to create a run file",
-            remedy=f"Write a run file by hand, with data: {elsewhere}",
+            f"{remote} is not on this machine, and the text must be read to create a run file",
+            remedy=f"Write a run file by hand, with data: {remote}",
         )
-    if wrong := next((place for place in places if not place or not place.isprintable()), None):
-        raise UserError(f"{wrong!a} cannot be written into a run file", remedy="Rename it first")
+    if unprintable := next((place for place in places if not place or not place.isprintable()), None):
+        raise UserError(f"{unprintable!a} cannot be written into a run file", remedy="Rename it first")
     if "" in places:
         raise UserError("a path is empty", remedy="Name files, folders or globs that contain text")
     paths = [Path(place).expanduser() for place in places]
@@ -102,12 +102,12 @@ def summarize(places: Sequence[str]) -> DataSummary:
 
 def starter(summary: DataSummary, out: Path) -> str:
     """The text of a run file that will be `out`."""
-    around = next(
+    containing = next(
         (path for path in summary.paths if path.is_dir() and out.resolve().is_relative_to(path.resolve())), None
     )
-    if around:  # the run file would become part of the data
+    if containing:  # the run file would become part of the data
         raise UserError(
-            f"{out} would be inside its own data {around}", remedy="Write it elsewhere, such as -o ../run.yaml"
+            f"{out} would be inside its own data {containing}", remedy="Write it elsewhere, such as -o ../run.yaml"
         )
     tier = next(tier for tier in TIERS if summary.tokens <= tier.tokens)
     sequences, length = _batch(summary.tokens, tier)
@@ -249,7 +249,7 @@ def _name(path: Path) -> str:
         place = place.parent
     packed = place.name.removesuffix(".gz").removesuffix(".zst")
     name = clean_name(place.name if place.is_dir() else Path(packed).stem)
-    return name if isinstance(parse_value(name, ""), str) else json.dumps(name)  # 2024 and true are quoted
+    return name if is_plain_text(name) else json.dumps(name)
 
 
 def _describe(summary: DataSummary) -> str:

@@ -28,7 +28,7 @@ class RefreshedRun:
 
     remote: RemoteRun
     last: Last
-    left: Path | None = None
+    set_aside: Path | None = None
     """Where the local files were moved when the store's history replaced them."""
 
 
@@ -43,15 +43,15 @@ def refresh(copy: WorkingCopy, parts: Iterable[str] = ()) -> RefreshedRun:
         newest = last(copy.store, copy.name, remote)
         if copy.run.holder() is not None:  # it is written on this machine, so this copy is newer
             return RefreshedRun(remote=remote, last=newest)
-        left = _resolve_conflict(copy, state, remote, newest)
+        set_aside = _resolve_conflict(copy, state, remote, newest)
         if not state.dirty:
             if remote.exists:
                 _download(copy, state, remote, (*ALWAYS, *parts))
-            elif copy.run.path.exists():  # it was deleted in the store
+            elif copy.run.exists():  # it was deleted in the store
                 shutil.rmtree(copy.run.path)
             state.seen = [newest.token]
         _manifests(copy, remote)
-        return RefreshedRun(remote=remote, last=newest, left=left)
+        return RefreshedRun(remote=remote, last=newest, set_aside=set_aside)
 
 
 def download_checkpoint(copy: WorkingCopy, remote: RemoteRun, step: int) -> bool:
@@ -76,7 +76,9 @@ def download_checkpoint(copy: WorkingCopy, remote: RemoteRun, step: int) -> bool
 
 def manifests(copy: WorkingCopy, remote: RemoteRun) -> dict[int, CheckpointManifest]:
     """The manifests of the complete checkpoints in the store, by step."""
-    texts = {step: manifest_text(copy, step, remote.checkpoints[step][contract.MANIFEST_FILE]) for step in remote.whole}
+    texts = {
+        step: manifest_text(copy, step, remote.checkpoints[step][contract.MANIFEST_FILE]) for step in remote.complete
+    }
     parsed = {step: _parsed(text) for step, text in texts.items() if text is not None}
     return {step: manifest for step, manifest in parsed.items() if manifest is not None}
 
@@ -86,9 +88,9 @@ def _resolve_conflict(copy: WorkingCopy, state: CopyState, remote: RemoteRun, ne
     lost = remote.exists and not copy.run.exists()  # the copy was deleted
     if not state.dirty or (newest.token in state.seen and not lost):
         return None
-    left = copy.set_aside() if copy.run.exists() else None
+    set_aside = copy.set_aside() if copy.run.exists() else None
     vars(state).update(vars(CopyState()))
-    return left
+    return set_aside
 
 
 def _download(copy: WorkingCopy, state: CopyState, remote: RemoteRun, parts: Sequence[str]) -> None:
@@ -164,7 +166,7 @@ def _forget_checkpoints(copy: WorkingCopy, remote: RemoteRun) -> None:
 
 def _manifests(copy: WorkingCopy, remote: RemoteRun) -> None:
     """Downloads manifests without the files, so that readers know which checkpoints exist."""
-    kept = {_manifest_file(copy, step, remote.checkpoints[step][contract.MANIFEST_FILE]) for step in remote.whole}
+    kept = {_manifest_file(copy, step, remote.checkpoints[step][contract.MANIFEST_FILE]) for step in remote.complete}
     for file in (copy.home / "manifests").glob("*"):
         if file not in kept:
             file.unlink()

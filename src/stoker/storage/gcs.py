@@ -25,14 +25,25 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests import RequestException, Response
 
 from stoker.rundir import write_atomic
-from stoker.storage.store import PART_BYTES, Listing, Object, StoreError, StoreUnreachable, address, cache, changed
+from stoker.storage.store import (
+    PART_BYTES,
+    Listing,
+    Object,
+    StoreError,
+    StoreUnreachable,
+    address,
+    cache,
+    changed,
+    deleted,
+)
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 EMULATOR = "STORAGE_EMULATOR_HOST"
 TIMEOUT_S = (5, 60)  # to connect, and between two bytes
-TRIES = 4
+RETRY_FOR_S = 15
+RETRY = DEFAULT_RETRY.with_timeout(RETRY_FOR_S)
+WAITS_S = (0.5, 1.0, 2.0)  # between two tries
 CONCURRENT_DELETES = 8
-RETRY = DEFAULT_RETRY.with_timeout(15)
 CHUNK_BYTES = 1 << 18
 PARTIAL = 206
 INCOMPLETE = 308  # the response of a resumable upload until it is complete
@@ -59,9 +70,9 @@ class Gcs:
     def list(self, prefix: str = "") -> Listing:
         objects: dict[str, Object] = {}
         now = None
-        for answer in self._pages(prefix=self._prefix + prefix):
-            now = now or parsedate_to_datetime(answer.headers["Date"])
-            for item in answer.json().get("items", []):
+        for date, page in self._pages(prefix=self._prefix + prefix):
+            now = now or date
+            for item in page.get("items", []):
                 objects[item["name"].removeprefix(self._prefix)] = Object(
                     size=int(item["size"]),
                     tag=item.get("md5Hash", ""),
@@ -77,7 +88,7 @@ class Gcs:
             if answer.status_code in GONE:
                 return None
             self._check(answer)
-        item = answer.json()
+            item = answer.json()
         tag = item.get("md5Hash", "")
         md5 = base64.b64decode(tag).hex() if tag else None
         return Object(
@@ -89,8 +100,9 @@ class Gcs:
         )
 
     def folders(self) -> Sequence[str]:
-        prefixes = [name for answer in self._pages(prefix=self._prefix, delimiter="/") for name in _prefixes(answer)]
-        return [name.removeprefix(self._prefix).rstrip("/") for name in prefixes]
+        pages = self._pages(prefix=self._prefix, delimiter="/")
+        prefixes = [prefix for _, page in pages for prefix in page.get("prefixes", [])]
+        return [prefix.removeprefix(self._prefix).rstrip("/") for prefix in prefixes]
 
     def get(self, key: str) -> bytes | None:
         with self._store_errors():
@@ -102,9 +114,15 @@ class Gcs:
 
     def download(self, key: str, path: Path) -> None:
         partial = path.with_name(f".{path.name}.{os.getpid()}")
-        with self._store_errors():
-            self._blob(key).download_to_filename(str(partial), timeout=TIMEOUT_S, retry=RETRY)
-        os.replace(partial, path)
+        try:
+            with self._store_errors():
+                try:
+                    self._blob(key).download_to_filename(str(partial), timeout=TIMEOUT_S, retry=RETRY)
+                except NotFound as e:
+                    raise deleted(f"{self.url}/{key}") from e
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
         """Without the client's own resume, which verifies nothing when it starts in the middle."""
@@ -190,8 +208,12 @@ class Gcs:
             )
             if answer.status_code == INCOMPLETE:
                 note["sent"] = int(answer.headers.get("Range", "bytes=0--1").rpartition("=0-")[2]) + 1
+                if note["sent"] <= start:
+                    write_atomic(self._note(key), json.dumps(note))
+                    raise self._unreachable(f"it has kept nothing of {key} after byte {note['sent']}")
                 continue
-            self._note(key).unlink(missing_ok=True)
+            if not _is_temporary(answer):
+                self._note(key).unlink(missing_ok=True)
             if answer.status_code in GONE:
                 return False
             self._check(answer)
@@ -203,26 +225,28 @@ class Gcs:
     def _note(self, key: str) -> Path:
         return _notes(self.url) / f"{address(key)}.json"
 
-    def _pages(self, **parameters: str) -> Iterator[Response]:
-        """Requested directly: Google's client hides the Date header, the clock that ages are measured with."""
+    def _pages(self, **parameters: str) -> Iterator[tuple[datetime, dict[str, Any]]]:
+        """Pages of a listing, each with the store's time of the response, which Google's client does not pass on."""
         while True:
             with self._store_errors():
                 answer = self._request("GET", self._objects, params=parameters)
                 self._check(answer)
-            yield answer
-            token = answer.json().get("nextPageToken")
-            if not token:
+                page: dict[str, Any] = answer.json()
+            yield parsedate_to_datetime(answer.headers["Date"]), page
+            if not page.get("nextPageToken"):
                 return
-            parameters["pageToken"] = token
+            parameters["pageToken"] = page["nextPageToken"]
 
     def _request(self, verb: str, url: str, **options: Any) -> Response:
-        for wait in (*(0.5 * 2**n for n in range(TRIES - 1)), None):
+        """Retries temporary failures, but not one that took long, as a read timeout does."""
+        deadline = time.monotonic() + RETRY_FOR_S
+        for wait in (*WAITS_S, None):
             try:
                 answer: Response = self._http.request(verb, url, timeout=TIMEOUT_S, allow_redirects=False, **options)
-                if wait is None or (answer.status_code != 429 and answer.status_code < 500):
+                if wait is None or time.monotonic() > deadline or not _is_temporary(answer):
                     return answer
             except RequestException:
-                if wait is None:
+                if wait is None or time.monotonic() > deadline:
                     raise
             time.sleep(wait)
         raise AssertionError("the last try returns or raises")
@@ -271,9 +295,8 @@ def _anonymous() -> tuple[Any, None]:
     return AnonymousCredentials(), None  # type: ignore[no-untyped-call]
 
 
-def _prefixes(answer: Response) -> list[str]:
-    prefixes: list[str] = answer.json().get("prefixes", [])
-    return prefixes
+def _is_temporary(answer: Response) -> bool:
+    return answer.status_code == 429 or answer.status_code >= 500
 
 
 def _type(key: str) -> str:

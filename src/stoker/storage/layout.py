@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
 
+from pydantic import TypeAdapter, ValidationError
+
 from stoker.spec import contract
+from stoker.spec.run import Name
 from stoker.storage.store import Object, Store
 
 PIECE_BYTES = 256 << 10
@@ -32,6 +35,7 @@ GROWING_FOLDERS = (contract.LEDGER_DIR, contract.LOGS_DIR, contract.TENSORBOARD_
 ROTATED = re.compile(r"\.log\.\d+")
 CHECKPOINT = re.compile(r"step-[0-9]{9}")
 NUMBER = re.compile(r"[0-9]{1,18}")
+RUN_NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
 @dataclass(kw_only=True)
@@ -51,9 +55,18 @@ class RemoteRun:
         return contract.SPEC_FILE in self.files
 
     @property
-    def whole(self) -> list[int]:
+    def complete(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
         return sorted(step for step, files in self.checkpoints.items() if contract.MANIFEST_FILE in files)
+
+
+def is_run_name(name: str) -> bool:
+    """Folders with other names are no runs. Names such as .. would lead out of the folder of the working copies."""
+    try:
+        RUN_NAME.validate_python(name)
+    except ValidationError:
+        return False
+    return True
 
 
 def look(store: Store, name: str) -> RemoteRun:

@@ -20,7 +20,7 @@ from stoker.spec import contract
 from stoker.spec.bounded import read_json
 from stoker.spec.errors import UserError
 from stoker.storage.download import RefreshedRun, download_checkpoint, is_whole, manifests, refresh
-from stoker.storage.layout import RemoteRun
+from stoker.storage.layout import RemoteRun, is_run_name
 from stoker.storage.lock import Last, refuse_second
 from stoker.storage.store import Store, StoreError, address, cache, is_url, open_store, split
 from stoker.storage.working_copy import CopyState, WorkingCopy
@@ -83,7 +83,7 @@ def shown_folder(folder: Path) -> str:
 
 def run_dir(path: Path) -> RunDir:
     """The run in a folder, for reading; refreshed if it is kept in a store."""
-    url = remote_of(path.parent)
+    url = remote_of(path.parent) if is_run_name(path.name) else None
     return RunDir(path) if url is None else MirroredRun(path, open_store(url))
 
 
@@ -95,7 +95,7 @@ def runs_in(folder: Path) -> list[RunDir]:
         return [RunDir(path) for path in _inside(folder) if os.path.lexists(path / contract.SPEC_FILE)]
     store = open_store(url)
     with ThreadPoolExecutor(CONCURRENT_REFRESHES) as pool:
-        names = store.folders()
+        names = [name for name in store.folders() if is_run_name(name)]
         # a bucket may have other folders, and large ones
         have_spec = pool.map(lambda name: bool(store.list(f"{name}/{contract.SPEC_FILE}").objects), names)
         candidates = [
@@ -211,8 +211,9 @@ def pull(run: RunDir, *, resume: int | Literal["auto"] | None) -> None:
         if resume is not None:
             _pull_checkpoints(copy, state, refreshed, resume)
         state.dirty = True
-    if refreshed.left:
-        run.add_event(Note(text=f"this run was continued elsewhere in {url}; what was here is in {refreshed.left}"))
+    if refreshed.set_aside:
+        text = f"this run was resumed elsewhere in {url}; the files of this machine are in {refreshed.set_aside}"
+        run.add_event(Note(text=text))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from boto3.exceptions import S3UploadFailedError
+from boto3.exceptions import Boto3Error
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import (
@@ -23,7 +23,7 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
-from stoker.storage.store import Listing, Object, StoreError, StoreUnreachable, changed, part_size
+from stoker.storage.store import Listing, Object, StoreError, StoreUnreachable, changed, deleted, part_size
 
 CONCURRENT_PARTS = 4  # of one file
 CHUNK_BYTES = 1 << 18
@@ -89,7 +89,12 @@ class S3:
 
     def download(self, key: str, path: Path) -> None:
         with self._store_errors():
-            self._client.download_file(self._bucket, self._prefix + key, str(path))
+            try:
+                self._client.download_file(self._bucket, self._prefix + key, str(path))
+            except ClientError as e:
+                if _status(e) != 404:
+                    raise
+                raise deleted(f"{self.url}/{key}") from e
 
     def read(self, key: str, start: int, version: str) -> Iterator[bytes]:
         with self._store_errors():
@@ -226,7 +231,7 @@ class S3:
                 f"{self.url}: there are no AWS credentials here ({e})",
                 remedy="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run: aws configure",
             ) from e
-        except (BotoCoreError, S3UploadFailedError, ValueError) as e:
+        except (BotoCoreError, Boto3Error, ValueError) as e:
             raise self._unreachable(e) from e
 
     def _refused(self, reason: str) -> StoreError:

@@ -152,6 +152,10 @@ def changed(url: str) -> StoreError:
     return StoreError(f"{url} has changed since it was listed", remedy="Start a new run with its new content: --new")
 
 
+def deleted(url: str) -> StoreError:
+    return StoreError(f"{url} was deleted since it was listed", remedy="Run the same command again")
+
+
 def part_size(size: int) -> int:
     """Large enough for S3's limit of 10,000 parts."""
     return max(PART_BYTES, -(-size // (9_000 << 20)) << 20)

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 
 from stoker.rundir import Exit, RunDir
@@ -23,6 +24,8 @@ from stoker.storage.working_copy import CopyState, WorkingCopy
 UPLOAD_EVERY_S = 2.0
 MAX_WAIT_S = 30.0  # between two tries while the store does not answer
 TRIES = 5  # at the end, with doubled pauses
+POLL_S = 0.05
+INTERRUPTED = "it had to end at once"
 MAX_SHOWN = 3
 
 
@@ -37,10 +40,7 @@ def mirrored(run: RunDir, work: Callable[[], int], *, hurry: Callable[[], bool])
     sync = Sync(WorkingCopy(run, open_store(url)))
     sync.start()
     try:
-        code = work()
-        if not sync.settle(hurry):
-            return sync.give_up(code, "it had to end at once")
-        return sync.finish(code, hurry)
+        return sync.finish(work(), hurry)
     finally:
         sync.stop()  # this process may live on, and another may take over the run
 
@@ -79,31 +79,29 @@ class Sync:
         for stop in self._stops.values():
             stop.set()
 
-    def settle(self, hurry: Callable[[], bool]) -> bool:
-        """Waits for a checkpoint that is being uploaded. False if `hurry` cuts it short."""
-        self._stops["checkpoints"].set()
-        while self._threads["checkpoints"].is_alive():
-            if hurry():
-                return False
-            time.sleep(0.05)
-        return True
-
     def finish(self, code: int, hurry: Callable[[], bool]) -> int:
+        """Uploads the rest, and returns the exit code of the run. `hurry` cuts it short at any time."""
+        self._stops["checkpoints"].set()  # the checkpoint that it is uploading comes first
+        if not _wait_until(lambda: not self._threads["checkpoints"].is_alive(), hurry):
+            return self._give_up(code, INTERRUPTED)
         problem = ""
-        for wait in (*(2.0**n for n in range(TRIES - 1)), None):
+        for pause in (*(2.0**n for n in range(TRIES - 1)), None):
+            upload = _in_background(self._all)
+            if not _wait_until(upload.done, hurry):
+                return self._give_up(code, INTERRUPTED)
             try:
-                self._all()
+                upload.result()
                 return code
             except (StoreError, OSError) as e:
                 problem = _reason(e)
             if self._lost:
                 return self._end_as_lost()
-            if wait is None or hurry():
+            if pause is None or hurry():
                 break
-            time.sleep(wait)
-        return self.give_up(code, problem)
+            time.sleep(pause)
+        return self._give_up(code, problem)
 
-    def give_up(self, code: int, problem: str) -> int:
+    def _give_up(self, code: int, problem: str) -> int:
         """Ends the run as paused: its files are complete on this machine, and the same command uploads the rest."""
         missing = self._push.missing()
         more = f" and {len(missing) - MAX_SHOWN} more" if len(missing) > MAX_SHOWN else ""
@@ -214,6 +212,31 @@ class Sync:
         )
         self._run.write_exit(exit)
         return exit.code
+
+
+def _in_background(work: Callable[[], None]) -> Future[None]:
+    """Starts a thread that does not keep the process alive."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as e:
+            done.set_exception(e)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, daemon=True, name="store-end").start()
+    return done
+
+
+def _wait_until(condition: Callable[[], bool], hurry: Callable[[], bool]) -> bool:
+    """False if `hurry` comes first."""
+    while not condition():
+        if hurry():
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _reason(error: StoreError | OSError) -> str:

@@ -41,13 +41,15 @@ class Uploader:
         self._check = check
         """Raises StoreError if this process may have lost the lock."""
         self._small_lock = threading.Lock()
-        self._script = isinstance(self._run.any_spec(), ScriptSpec)
+        self._spec = self._run.any_spec()
         self._streams = {path: _stream(pieces) for path, pieces in remote.pieces.items()}
         self._exit_is_up = contract.EXIT_FILE in remote.files
         self._stored = {step: {name: o.tag for name, o in files.items()} for step, files in remote.checkpoints.items()}
         """Step -> file -> tag, of checkpoints in the store."""
         self._up: dict[int, int] = {}
         """Step -> mtime_ns of the local manifest, of checkpoints that are complete in the store."""
+        self._incomplete: dict[int, int] = {}
+        """The same of local checkpoints with a missing file, which cannot be uploaded."""
         for saved in self._run.saved():
             stored = remote.checkpoints.get(saved.step, {}).get(contract.MANIFEST_FILE)
             if stored and manifest_text(copy, saved.step, stored) == (saved.path / contract.MANIFEST_FILE).read_text():
@@ -72,7 +74,8 @@ class Uploader:
 
     def checkpoint(self) -> bool:
         """Uploads the newest checkpoint that is missing in the store; False if none is missing."""
-        saved = next((saved for saved in reversed(self._run.saved()) if self._up.get(saved.step) != _time(saved)), None)
+        pending = (saved for saved in reversed(self._run.saved()) if not self._is_up(saved))
+        saved = next((saved for saved in pending if self._incomplete.get(saved.step) != _time(saved)), None)
         if saved is None:
             return False
         self.small()  # a checkpoint in the store needs the ledger of all steps before it
@@ -87,10 +90,9 @@ class Uploader:
         local = {saved.step for saved in whole}
         stored = {step for step, names in self._stored.items() if contract.MANIFEST_FILE in names}
         outdated = set(self._up) - local
-        spec = self._run.any_spec()
-        if not isinstance(spec, ScriptSpec):
+        if not isinstance(self._spec, ScriptSpec):
             best = whole[-1].manifest.state.progress.best_step
-            kept = spec.checkpoint.kept(local | stored, best=best)
+            kept = self._spec.checkpoint.kept(local | stored, best=best)
             outdated |= {step for step in stored - local if step not in kept or step > whole[-1].step}
         outdated |= set(self._stored) - stored - local  # incomplete: their writer died
         for step in outdated & set(self._stored):
@@ -109,7 +111,7 @@ class Uploader:
 
     def missing(self) -> list[str]:
         """The files that are not in the store."""
-        checkpoints = [s.step for s in self._run.saved() if self._up.get(s.step) != _time(s)]
+        checkpoints = [saved.step for saved in self._run.saved() if not self._is_up(saved)]
         grown = [
             path
             for path in self._growing()
@@ -128,7 +130,7 @@ class Uploader:
         """All plain files, relative to the run, without hidden ones (unfinished) and links (may point outside)."""
         top = self._run.path
         for folder, folders, names in os.walk(top):
-            if Path(folder) == top and not self._script and contract.CHECKPOINTS_DIR in folders:
+            if Path(folder) == top and not isinstance(self._spec, ScriptSpec) and contract.CHECKPOINTS_DIR in folders:
                 folders.remove(contract.CHECKPOINTS_DIR)  # uploaded separately
             folders[:] = [name for name in folders if not name.startswith(".")]
             for path in (Path(folder, name) for name in names if not name.startswith(".")):
@@ -219,6 +221,9 @@ class Uploader:
 
     # checkpoints
 
+    def _is_up(self, saved: Saved) -> bool:
+        return self._up.get(saved.step) == _time(saved)
+
     def _send_checkpoint(self, saved: Saved) -> None:
         """Uploads the files, then the manifest. Hard links keep the files until then, if the checkpoint is pruned."""
         written = _time(saved)
@@ -228,8 +233,9 @@ class Uploader:
         try:
             for name in (*saved.manifest.files, contract.MANIFEST_FILE):
                 os.link(saved.path / name, staged / name)
-        except FileNotFoundError:
-            return  # pruned before its upload started
+        except FileNotFoundError:  # pruned before its upload started, or damaged
+            self._incomplete[saved.step] = written
+            return
         if contract.MANIFEST_FILE in self._stored.get(saved.step, {}):  # from before the run was rewound
             self._delete_checkpoint(saved.step)
         tags = self._stored.setdefault(saved.step, {})

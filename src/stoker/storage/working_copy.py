@@ -67,11 +67,11 @@ class WorkingCopy:
 
     def set_aside(self) -> Path:
         """The run was resumed elsewhere: the store's history wins, and the local files are moved aside."""
-        left = self.run.path.parent / LEFT / self.name
-        shutil.rmtree(left, ignore_errors=True)
-        left.parent.mkdir(exist_ok=True)
-        os.rename(self.run.path, left)
-        return left
+        target = self.run.path.parent / LEFT / self.name
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(exist_ok=True)
+        os.rename(self.run.path, target)
+        return target
 
     def _read(self) -> CopyState:
         try:

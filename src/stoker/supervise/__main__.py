@@ -15,7 +15,7 @@ from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes
 from stoker.storage.sync import mirrored
 from stoker.supervise.nodes.election import NodeOptions, run_node
-from stoker.supervise.nodes.membership import Node, Timeouts
+from stoker.supervise.nodes.membership import MAX_PORT, Node, Timeouts
 from stoker.supervise.nodes.rendezvous import SingleNodeRendezvous
 from stoker.supervise.parent_death import die_with_parent
 from stoker.supervise.recorder import recorder
@@ -84,10 +84,17 @@ def _node_options(args: argparse.Namespace) -> NodeOptions:
     except ValueError as e:
         raise UserError(f"--nodes is {args.nodes}", remedy="Give a number such as 4, or a range such as 2..8") from e
     for name, value in (("--node", args.node), ("--port", args.port)):
-        if not re.fullmatch(r"\d{1,6}", value or ""):
+        if not re.fullmatch(r"\d{1,6}", value or "", re.ASCII):
             raise UserError(f"{name} is {value or 'missing'}", remedy=f"Give a number with {name}")
+    if int(args.port) > MAX_PORT:
+        raise UserError(f"--port is {args.port}", remedy=f"Give a number up to {MAX_PORT} with --port")
     if not args.address and nodes.most > 1:
         raise UserError("--address is missing", remedy="Give the address of this node: --address IP")
+    if not _is_host(args.address or ""):
+        raise UserError(
+            f"--address is {args.address}, which is not a host name",
+            remedy="Give the address of this node: --address IP",
+        )
     me = Node(
         index=int(args.node),
         address=args.address or "",
@@ -97,6 +104,15 @@ def _node_options(args: argparse.Namespace) -> NodeOptions:
         machine=os.environ.get(contract.ENV_K8S_NODE, ""),
     )
     return NodeOptions(me=me, port=int(args.port), nodes=nodes)
+
+
+def _is_host(address: str) -> bool:
+    """Whether the socket library accepts it as a name, which may still not exist."""
+    try:
+        address.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -1,5 +1,7 @@
 """Builds exit.json: how the run ended."""
 
+import shlex
+
 from stoker.rundir import Exit, RunDir
 from stoker.rundir.state import RunState
 from stoker.spec import contract
@@ -36,7 +38,7 @@ def failed(run: RunDir, spec: AnySpec, worker: WorkerExit, *, code: int, times: 
         code=code,
         step=last_step(run),
         reason=f"{worker}{repeated}",
-        remedy=f"{hint}Read its log: stoker logs {run.path} --rank {worker.rank}",
+        remedy=f"{hint}Read its log: stoker logs {shlex.quote(str(run.path))} --rank {worker.rank}",
         rank=worker.rank,
     )
 

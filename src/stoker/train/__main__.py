@@ -19,8 +19,12 @@ from stoker.train.trainer import Trainer
 
 
 def main(run: RunDir) -> int:
+    try:
+        worker = ranks()
+    except UserError as e:
+        print(e, file=sys.stderr, flush=True)
+        return contract.EXIT_USER
     signals = StopSignals()
-    worker = ranks()
     try:
         end = _train(run, worker, signals)
         print(f"rank {worker.rank} has ended: {end.reason}", flush=True)
@@ -39,8 +43,7 @@ def main(run: RunDir) -> int:
 
 def _train(run: RunDir, worker: Ranks, signals: StopSignals) -> Exit:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it for `deterministic`
-    local_world = int(os.environ["LOCAL_WORLD_SIZE"])
-    worker_device = device(run.spec().on.device, local_rank=worker.local_rank, local_world=local_world)
+    worker_device = device(run.spec().on.device, local_rank=worker.local_rank, local_world=worker.local_world)
     connect(worker, worker_device.backend)
     print(f"rank {worker.rank} of {worker.world} on {socket.gethostname()}, {worker_device.chip}", flush=True)
     try:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,9 +74,7 @@ class Batches:
         data has no such batch.
         """
         began = time.perf_counter()
-        batch = self._wait(self._ahead, give_up) if self._ahead else None
-        if batch is None and not self._ended:
-            batch = self._wait(self._reader.submit(self.read, step), give_up)
+        batch = self._wait(self._ahead or self._reader.submit(self.read, step), give_up)
         self.waited_s += time.perf_counter() - began
         if batch is not None:
             assert batch.step == step, "steps are read in order"
@@ -91,10 +89,11 @@ class Batches:
 
     def _wait(self, batch: Future[TrainingBatch], give_up: Callable[[], bool]) -> TrainingBatch | None:
         while not self._ended:
-            try:
-                return batch.result(timeout=POLL_S)
-            except TimeoutError:
+            if wait([batch], timeout=POLL_S).not_done:
                 self._ended = give_up()
+                continue
+            try:
+                return batch.result()
             except UserError as e:
                 self._ended, self.problem = True, e
         return None

@@ -21,7 +21,7 @@ from stoker.rundir import Record, RunDir, Saved, events, refresh_folder, write_j
 from stoker.rundir.checkpoint import Files, damage, file_facts, other_shape, sealed
 from stoker.rundir.resume_point import checkpoints_lost, last_saved_step
 from stoker.spec import contract
-from stoker.spec.errors import UserError
+from stoker.spec.errors import UserError, first_line
 from stoker.spec.model import Model
 from stoker.spec.run import Checkpoint
 from stoker.train.process_group import Ranks, broadcast_from_first
@@ -337,6 +337,6 @@ def _reason(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    line = (str(error).splitlines() or [type(error).__name__])[0]
+    line = first_line(error)
     # torch's writer names a line of its own source, and not the full disk
     return "a file could not be written completely; the disk may be full" if "inline_container" in line else line

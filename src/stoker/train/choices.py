@@ -14,7 +14,7 @@ from stoker.train.parallel import Parallel
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SORTED = 2  # rows are sorted by length: with at least two micro-batches, the first has much less padding
+MIN_MASKED_MICRO_BATCHES = 2  # rows are sorted by length: the first of several micro-batches has much less padding
 USABLE_MEMORY = 0.8  # share; the rest is for the allocator, the collectives and other processes
 
 
@@ -70,7 +70,7 @@ def largest_micro_batch(spec: RunSpec, device: Device, precision: Precision, *, 
     """Sequences that keep the device busy, or as many as fit beside `state_bytes` of weights and optimizer."""
     if spec.batch.micro:
         return spec.batch.micro
-    tokens = device.micro_tokens // (SORTED if spec.model.masked else 1)
+    tokens = device.micro_tokens // (MIN_MASKED_MICRO_BATCHES if spec.model.masked else 1)
     busy = max(1, tokens // spec.batch.length)
     free_bytes = USABLE_MEMORY * device.memory_bytes - state_bytes
     fits = int(free_bytes // estimate.activation_bytes(spec.model, vocabulary(spec), spec.batch.length, precision))

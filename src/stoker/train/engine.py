@@ -34,16 +34,17 @@ class Engine:
     """
 
     def __init__(
-        self, spec: RunSpec, worker: Ranks, device: Device, judged: Plain, *, teacher: LoadedModel | None = None
+        self, spec: RunSpec, worker: Ranks, device: Device, plain: Plain, *, teacher: LoadedModel | None = None
     ) -> None:
         self.spec, self.worker, self.device = spec, worker, device
         self.family = model_spec(spec.model.family)
-        self.judged = judged
-        self.objective: TrainingObjective = self.judged
+        self.plain = plain
+        """The objective without a teacher, for evaluations."""
+        self.objective: TrainingObjective = plain
         self.teacher = teacher
         self.teacher_size = sum(p.numel() for p in teacher.model.parameters()) if teacher else 0
         if teacher:
-            self.objective = Distill(self.judged, teacher.model, spec.objective)
+            self.objective = Distill(plain, teacher.model, spec.objective)
         if spec.deterministic:
             torch.use_deterministic_algorithms(True)
         self.parallel = Parallel(world=worker.world, data=worker.world)
@@ -130,13 +131,13 @@ class Engine:
         self.optimizer.step()
 
     @torch.no_grad()
-    def judge(self, batch: TrainingBatch) -> list[float]:
+    def evaluate(self, batch: TrainingBatch) -> list[float]:
         """The sum of each part of the plain loss over held-out rows, without dropout."""
         self.model.eval()
-        sums = [0.0] * len(self.judged.parts)
-        for inputs in self.judged.cut(batch, number=-(-len(batch.rows) // self.micro), size=self.micro):
+        sums = [0.0] * len(self.plain.parts)
+        for inputs in self.plain.cut(batch, number=-(-len(batch.rows) // self.micro), size=self.micro):
             with self.autocast():
-                parts_P = self.judged.loss(self.model, *(tensor.to(self.device.torch) for tensor in inputs))
+                parts_P = self.plain.loss(self.model, *(tensor.to(self.device.torch) for tensor in inputs))
             sums = [before + new for before, new in zip(sums, parts_P.tolist(), strict=True)]
         return sums
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.rundir import Record
+from stoker.spec.errors import first_line
 
 
 class Board:
@@ -40,11 +41,6 @@ def _tensorboard(folder: Path) -> Any:
     from stoker.train.tensorboard import TensorBoard  # noqa: PLC0415 (half a second, in one worker only)
 
     return TensorBoard(folder)
-
-
-def first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 class StepMeter:

@@ -35,9 +35,11 @@ def load_initial_weights(model: nn.Module, spec: RunSpec, run: RunDir) -> None:
 
 
 def _fill(run: RunDir, step: int, origin: OriginRef, wanted: Mapping[str, Tensor]) -> None:
-    run.fetch(next(saved for saved in run.saved() if saved.step == step))
     path = run.checkpoint(step)
     try:
+        for saved in run.saved():
+            if saved.step == step:
+                run.fetch(saved)
         problem = damage(path)
         if problem is None:
             read_checkpoint(path, wanted)

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, spawn
 
+from stoker.spec.errors import first_line
+
 SIZE = {"cuda": 8192, "cpu": 512}
 SPARSE = 64  # one entry in 64 is 1, the others 0: no sum exceeds SIZE / SPARSE = 128, and bf16 holds integers to 256
 MEASURE_S = 0.3
@@ -50,7 +52,7 @@ def _chip(device: str, index: int) -> dict[str, Any]:
             facts["free"], facts["memory"] = torch.cuda.mem_get_info(index)
         facts["right"], facts["tflops"] = _product(torch.device(device, index), SIZE[device])
     except RuntimeError as e:
-        facts["error"] = str(e).splitlines()[0]
+        facts["error"] = first_line(e)
     return facts
 
 

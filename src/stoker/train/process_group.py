@@ -21,6 +21,8 @@ class Ranks:
     rank: int
     local_rank: int
     world: int
+    local_world: int = 1
+    """Workers on this node."""
     attempt: int
     restart: int = 0
     """How often the workers of this launch were restarted."""
@@ -37,6 +39,7 @@ def ranks() -> Ranks:
             rank=int(os.environ["RANK"]),
             local_rank=int(os.environ["LOCAL_RANK"]),
             world=int(os.environ["WORLD_SIZE"]),
+            local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
             attempt=int(os.environ[contract.ENV_ATTEMPT]),
             restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
         )

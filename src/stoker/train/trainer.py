@@ -20,7 +20,7 @@ from stoker.rundir.checkpoint import TrainingProgress
 from stoker.rundir.state import RunState
 from stoker.spec import contract, estimate, hardware
 from stoker.spec.derive import ShortSchedule, derive, micro_batches, share, short_schedule
-from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError
+from stoker.spec.errors import RunFailed, SavedForLater, StokerError, UserError, first_line
 from stoker.train import origins
 from stoker.train.batches import Batches, TrainingBatch, held_out
 from stoker.train.callbacks import Callbacks
@@ -29,7 +29,7 @@ from stoker.train.choices import Choices, agreed, choose, vocabulary
 from stoker.train.data_check import DataCheck
 from stoker.train.devices import Device
 from stoker.train.engine import Engine
-from stoker.train.metrics import Board, StepMeter, first_line
+from stoker.train.metrics import Board, StepMeter
 from stoker.train.nonfinite import NonFiniteGuard
 from stoker.train.objectives import losses, plain
 from stoker.train.optim import learning_rate
@@ -50,8 +50,8 @@ class Trainer:
         self.callbacks = Callbacks(spec.callbacks if worker.first else ())
         teacher = origins.load_teacher(run, device.torch)
         kind = model_spec(spec.model.family).objective
-        judged = plain(kind, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
-        self.engine = Engine(spec, worker, device, judged, teacher=teacher)
+        objective = plain(kind, self.tokens, spec.objective, seed=spec.seed, device=device.torch)
+        self.engine = Engine(spec, worker, device, objective, teacher=teacher)
         confirm = self.data_check.confirm
         self.checkpoints = Checkpoints(run, worker, spec.checkpoint, saved=self._on_saved, confirm=confirm)
         self._start()
@@ -151,6 +151,7 @@ class Trainer:
             drawn=self.progress.drawn,
         )
         self._choose(saved)
+        self._note_missing_evaluation()
         shares = self.engine.parallel.batch_shares
         accumulation, micro = micro_batches(spec.batch.sequences, world=shares, max_size=self.choices.micro)
         from_scratch = saved is None and spec.init.path is None
@@ -177,13 +178,12 @@ class Trainer:
             named = self.spec.batch.micro or saved.manifest.state.named_micro
             self.choices = self.choices.keep(Choices(**before.model_dump()), micro=same_world and named is None)
         self.choices = agreed(self.choices)
-        self._note_missing_evaluation()
 
     def _note_missing_evaluation(self) -> None:
-        held_out = self.tokens.validation
-        if self.spec.data.validation and held_out.samples(self.spec.batch.length) == 0:
+        split = self.tokens.validation
+        if self.spec.data.validation and split.samples(self.spec.batch.length) == 0:
             self.notes.append(
-                f"no evaluation: {held_out.tokens} tokens are held out, less than one sequence; raise data.validation"
+                f"no evaluation: {split.tokens} tokens are held out, less than one sequence; raise data.validation"
             )
 
     def _announce(self) -> None:
@@ -308,9 +308,9 @@ class Trainer:
         own = share(len(ids), rank=parallel.batch_share(self.worker.rank), world=parallel.batch_shares)
         chosen = ids[own.start : own.stop]
         batch = held_out(torch.from_numpy(self.tokens.validation.read(chosen, length)), chosen)
-        judged = self.engine.judged
-        sums = all_reduce_sums([*self.engine.judge(batch), *judged.count(batch).targets])
-        loss = losses(judged, sums[: len(judged.parts)], sums[len(judged.parts) :])["loss"]
+        objective = self.engine.plain
+        sums = all_reduce_sums([*self.engine.evaluate(batch), *objective.count(batch).targets])
+        loss = losses(objective, sums[: len(objective.parts)], sums[len(objective.parts) :])["loss"]
         if not math.isfinite(loss):
             raise RunFailed(
                 f"the validation loss is {loss} after step {self.progress.step}",

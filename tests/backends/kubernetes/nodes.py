@@ -7,9 +7,9 @@ from stoker.spec.load import load
 GIB = 2**30
 
 
-def of(*words: str, script: bool = False) -> Needs:
-    what = ["script=x.py"] if script else ["data=x", "until.steps=1"]
-    return needs(load(None, [*what, "on.kind=kubernetes", *words]).spec, "demo-abcd")
+def of(*overrides: str, script: bool = False) -> Needs:
+    subject = ["script=x.py"] if script else ["data=x", "until.steps=1"]
+    return needs(load(None, [*subject, "on.kind=kubernetes", *overrides]).spec, "demo-abcd")
 
 
 def node(

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 PODS, LINES = int(sys.argv[1]), int(sys.argv[2])
-FOLLOWED = threading.Barrier(max(1, PODS - 1))  # all that speak are followed at once
+FOLLOWED = threading.Barrier(max(1, PODS - 1))  # all pods with a log are followed at once
 PADDING = {"annotations": {"note": "x" * 5000}}  # a real pod is as large
 
 
@@ -20,13 +20,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        words = {key: values[0] for key, values in parse_qs(url.query).items()}
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
         if url.path == "/version":
             self._answer(json.dumps({"gitVersion": "v1.34.4"}).encode())
         elif url.path.endswith("/log"):
-            self._log(int(url.path.split("/")[-2].rpartition("-")[2]), words)
+            self._log(int(url.path.split("/")[-2].rpartition("-")[2]), query)
         else:
-            self._pods(int(words.get("continue", 0)), int(words.get("limit", 500)))
+            self._pods(int(query.get("continue", 0)), int(query.get("limit", 500)))
 
     def _pods(self, first: int, limit: int) -> None:
         last = min(PODS, first + limit)
@@ -34,16 +34,16 @@ class Handler(BaseHTTPRequestHandler):
         further = {"continue": str(last)} if last < PODS else {}
         self._answer(json.dumps({"metadata": {"resourceVersion": "1", **further}, "items": items}).encode())
 
-    def _log(self, number: int, words: dict[str, str]) -> None:
+    def _log(self, number: int, query: dict[str, str]) -> None:
         if number == 3:
             self._answer(b'{"message": "container is waiting to start"}', code=400)
             return
         stamp = "2026-11-15T12:00:00.123456789Z"
-        count = min(LINES, int(words.get("tailLines", LINES)))
+        count = min(LINES, int(query.get("tailLines", LINES)))
         lines = [f"{stamp} node {number} begins"] + [
             f"{stamp} [{2 * number + line % 2}] step {line} of node {number}" for line in range(LINES - count, LINES)
         ]
-        if "follow" in words:
+        if "follow" in query:
             self.send_response(200)
             self.end_headers()
             for line in lines:

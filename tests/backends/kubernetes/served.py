@@ -17,15 +17,15 @@ NOT_FOUND = {"message": "not found", "details": {"name": "x"}}
 
 @contextmanager
 def served(folder: Path, answer: Callable[[str, str, str], tuple[int, Any]]) -> Iterator[Path]:
-    """`answer`: what a method, a path and a query get: status and object. Gives the kubeconfig that leads there."""
+    """`answer(method, path, query)` returns status and object. Yields the path of its kubeconfig."""
 
-    def written(method: str, path: str, _headers: Message) -> Answer:
+    def respond(method: str, path: str, _headers: Message) -> Answer:
         url = urlsplit(path)
         version = {"gitVersion": "v1.34.4"}
         code, value = (200, version) if url.path == "/version" else answer(method, url.path, unquote(url.query))
         return code, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
-    with answers(written) as host:
+    with answers(respond) as host:
         values = {
             "current-context": "lab",
             "clusters": [{"name": "c", "cluster": {"server": f"http://{host}"}}],

@@ -16,57 +16,57 @@ Object = dict[str, Any]
 
 
 @dataclass
-class Holdings:
-    things: dict[str, list[Object]] = field(default_factory=dict)
-    """Plural -> objects."""
+class ClusterObjects:
+    by_plural: dict[str, list[Object]] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
     """API group -> the version of it that is preferred."""
     broken: dict[str, int] = field(default_factory=dict)
     """Plural -> the code that it is answered with."""
-    asked: list[str] = field(default_factory=list)
-    """The requested paths."""
+    requested: list[str] = field(default_factory=list)
+    """Paths."""
 
-    def answer(self, path: str, words: dict[str, str]) -> tuple[int, object]:
+    def answer(self, path: str, query: dict[str, str]) -> tuple[int, object]:
         parts = path.strip("/").split("/")
         if path == "/version":
             return 200, {"gitVersion": "v1.34.4"}
         if path == "/apis":
-            found = [{"name": name, "preferredVersion": {"version": one}} for name, one in self.groups.items()]
-            return 200, {"groups": found}
+            groups = [{"name": name, "preferredVersion": {"version": version}} for name, version in self.groups.items()]
+            return 200, {"groups": groups}
         if parts[0] == "apis" and len(parts) == 3:
             return self._resources()
         rest = parts[2:] if parts[0] == "api" else parts[3:]
         if rest[:1] == ["namespaces"] and len(rest) > 2:
             rest = rest[2:]
         if rest[0] in self.broken:
-            return self.broken[rest[0]], {"message": "it does not want to"}
+            return self.broken[rest[0]], {"message": "refused by the test"}
         if rest[2:] == ["log"]:
             return (200, self.logs[rest[1]]) if rest[1] in self.logs else (404, {"message": "no such pod"})
-        some = self.things.get(rest[0], [])
+        objects = self.by_plural.get(rest[0], [])
         if len(rest) == 1:
-            return 200, {"metadata": {"resourceVersion": "1"}, "items": [one for one in some if _chosen(one, words)]}
-        named = [one for one in some if one["metadata"]["name"] == rest[1]]
+            items = [object for object in objects if _is_selected(object, query)]
+            return 200, {"metadata": {"resourceVersion": "1"}, "items": items}
+        named = [object for object in objects if object["metadata"]["name"] == rest[1]]
         return (200, named[0]) if named else (404, {"message": f"{rest[1]} not found"})
 
     def _resources(self) -> tuple[int, object]:
-        names = {"workloads": "Workload", "localqueues": "LocalQueue", "queues": "Queue"}
-        return 200, {"resources": [{"name": one, "kind": kind, "namespaced": True} for one, kind in names.items()]}
+        kinds = {"workloads": "Workload", "localqueues": "LocalQueue", "queues": "Queue"}
+        return 200, {"resources": [{"name": name, "kind": kind, "namespaced": True} for name, kind in kinds.items()]}
 
 
-def _chosen(one: Object, words: dict[str, str]) -> bool:
-    for part in filter(None, words.get("fieldSelector", "").split(",")):
-        key, _, value = part.partition("=")
-        found: Any = one
-        for name in key.split("."):
-            found = found.get(name, {})
-        if found != value:
+def _is_selected(object: Object, query: dict[str, str]) -> bool:
+    for selector in filter(None, query.get("fieldSelector", "").split(",")):
+        path, _, wanted = selector.partition("=")
+        value: Any = object
+        for key in path.split("."):
+            value = value.get(key, {})
+        if value != wanted:
             return False
     return True
 
 
 @contextmanager
-def served(holdings: Holdings, folder: Path) -> Iterator[Path]:
+def served(objects: ClusterObjects, folder: Path) -> Iterator[Path]:
     """Yields its kubeconfig."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -74,9 +74,9 @@ def served(holdings: Holdings, folder: Path) -> Iterator[Path]:
 
         def do_GET(self) -> None:
             url = urlsplit(self.path)
-            holdings.asked.append(url.path)
-            words = {key: unquote(values[0]) for key, values in parse_qs(url.query).items()}
-            code, value = holdings.answer(url.path, words)
+            objects.requested.append(url.path)
+            query = {key: unquote(values[0]) for key, values in parse_qs(url.query).items()}
+            code, value = objects.answer(url.path, query)
             body = value.encode() if isinstance(value, str) else json.dumps(value).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))

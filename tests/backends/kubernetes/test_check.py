@@ -14,7 +14,7 @@ PARTS = ("volcano-admission", "volcano-controller", "volcano-scheduler")
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "found", "remedy"),
+    ("scheduler", "detail", "remedy"),
     [
         (None, "its controller volcano-scheduler is not", "volcano-development.yaml"),
         ((0, 0), "controller volcano-scheduler is scaled to zero", "scale deployment/volcano-scheduler --replicas=1"),
@@ -23,7 +23,7 @@ PARTS = ("volcano-admission", "volcano-controller", "volcano-scheduler")
     ],
 )
 def test_every_part_of_an_operator_must_exist_and_be_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: tuple[int, int] | None, found: str, remedy: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: tuple[int, int] | None, detail: str, remedy: str
 ) -> None:
     parts: dict[str, tuple[int, int] | None] = dict.fromkeys(PARTS, (1, 1)) | {"volcano-scheduler": scheduler}
 
@@ -42,10 +42,10 @@ def test_every_part_of_an_operator_must_exist_and_be_ready(
 
     with served(tmp_path, answer) as file:
         monkeypatch.setenv("KUBECONFIG", str(file))
-        [said] = [one for one in check(None, None) if one.name == "vcjob"]
-    assert found in said.detail
-    assert remedy in said.remedy
-    assert said.ok is (scheduler == (1, 1))
+        [result] = [result for result in check(None, None) if result.name == "vcjob"]
+    assert detail in result.detail
+    assert remedy in result.remedy
+    assert result.ok is (scheduler == (1, 1))
 
 
 def answers_of(classes: list[dict[str, Any]] | None, *, allowed: bool = True) -> Callable[..., tuple[int, Any]]:
@@ -77,7 +77,7 @@ DISK, FILES = storage("gp3", "ebs.csi.aws.com", default=True), storage("efs", "e
 
 
 @pytest.mark.parametrize(
-    ("classes", "chosen", "said"),
+    ("classes", "chosen", "remedy"),
     [
         ([DISK, FILES], "efs", "Create one (there are also: gp3):"),
         ([FILES], "efs", "Create one: kubectl"),
@@ -88,12 +88,12 @@ DISK, FILES = storage("gp3", "ebs.csi.aws.com", default=True), storage("efs", "e
     ],
 )
 def test_the_suggested_claim_names_an_existing_storage_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: list[dict[str, Any]] | None, chosen: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: list[dict[str, Any]] | None, chosen: str, remedy: str
 ) -> None:
     with served(tmp_path, answers_of(classes)) as file:
         monkeypatch.setenv("KUBECONFIG", str(file))
-        [volumes] = [one for one in check(None, None) if one.name == "volumes"]
-    assert said in volumes.remedy
+        [volumes] = [result for result in check(None, None) if result.name == "volumes"]
+    assert remedy in volumes.remedy
     claim = yaml.safe_load(volumes.remedy.partition("<<'END'\n")[2].removesuffix("END"))
     assert (claim["spec"]["storageClassName"] if claim else None) == chosen
 
@@ -101,11 +101,11 @@ def test_the_suggested_claim_names_an_existing_storage_class(
 def test_missing_rights_come_with_a_role_and_its_binding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path, answers_of([], allowed=False)) as file:
         monkeypatch.setenv("KUBECONFIG", str(file))
-        found = {one.name: one for one in check(None, None)}
-    role, binding = yaml.safe_load_all(found["rights"].remedy.partition("\n")[2])
+        results = {result.name: result for result in check(None, None)}
+    role, binding = yaml.safe_load_all(results["rights"].remedy.partition("\n")[2])
     assert binding["roleRef"]["name"] == role["metadata"]["name"] == "stoker"
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "ann", "namespace": "team"}]
-    policy = found["policy rights"]
+    policy = results["policy rights"]
     assert "a run without on.network_policy needs none of it" in policy.detail
     assert not policy.needed
     role, _ = yaml.safe_load_all(policy.remedy.partition("\n")[2])

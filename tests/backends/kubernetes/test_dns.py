@@ -27,12 +27,12 @@ def server() -> Iterator[int]:
         def serve() -> None:
             while True:
                 try:
-                    asked, where = listening.recvfrom(512)
+                    query, client = listening.recvfrom(512)
                 except OSError:
                     return
-                if not asked:
+                if not query:
                     return
-                listening.sendto(dns_answer(asked, {KNOWN: "10.96.0.1"}), where)
+                listening.sendto(dns_answer(query, {KNOWN: "10.96.0.1"}), client)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -50,14 +50,14 @@ def test_a_server_answers_when_it_knows_the_name(server: int) -> None:
     assert not answers("no address", 53)
 
 
-def ends(port: int, *, ready: bool = True, pod: str = "") -> list[Any]:
-    one: dict[str, Any] = {"addresses": ["127.0.0.1"], "conditions": {"ready": ready}}
+def endpoint_slices(port: int, *, ready: bool = True, pod: str = "") -> list[Any]:
+    endpoint: dict[str, Any] = {"addresses": ["127.0.0.1"], "conditions": {"ready": ready}}
     if pod:
-        one["targetRef"] = {"kind": "Pod", "name": pod}
-    return [{"metadata": {"name": "kube-dns"}, "ports": [{"protocol": "UDP", "port": port}], "endpoints": [one]}]
+        endpoint["targetRef"] = {"kind": "Pod", "name": pod}
+    return [{"metadata": {"name": "kube-dns"}, "ports": [{"protocol": "UDP", "port": port}], "endpoints": [endpoint]}]
 
 
-def found(
+def dns_result(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slices: list[Any], pod: dict[str, Any] | None = None
 ) -> CheckResult:
     def answer(_method: str, path: str, _query: str) -> tuple[int, Any]:
@@ -72,23 +72,23 @@ def found(
 
     with served(folder, answer) as file:
         monkeypatch.setenv("KUBECONFIG", str(file))
-        [finding] = check_dns(connect())
-        return finding
+        [result] = check_dns(connect())
+        return result
 
 
 def test_a_server_that_answers_is_ok(server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = found(tmp_path, monkeypatch, ends(server))
-    assert said.ok
-    assert "1 server; the one at 127.0.0.1 answers" in said.detail
+    result = dns_result(tmp_path, monkeypatch, endpoint_slices(server))
+    assert result.ok
+    assert "1 server; the one at 127.0.0.1 answers" in result.detail
 
 
 def test_an_address_without_a_server_is_not_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = found(tmp_path, monkeypatch, ends(free_port("127.0.0.1")))
-    assert not said.ok
-    assert "none of which answers from here" in said.detail
-    assert "get pods -l k8s-app=kube-dns" in said.remedy
-    assert not found(tmp_path, monkeypatch, ends(53, ready=False)).ok
-    assert not found(tmp_path, monkeypatch, []).ok
+    result = dns_result(tmp_path, monkeypatch, endpoint_slices(free_port("127.0.0.1")))
+    assert not result.ok
+    assert "none of which answers from here" in result.detail
+    assert "get pods -l k8s-app=kube-dns" in result.remedy
+    assert not dns_result(tmp_path, monkeypatch, endpoint_slices(53, ready=False)).ok
+    assert not dns_result(tmp_path, monkeypatch, []).ok
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_where_no_name_can_be_resolved_the_dns_pods_must_run(
     status = {"phase": "Running", "containerStatuses": [{"state": {state: {}}}]}
     status["conditions"] = [{"type": "Ready", "status": ready}]
     pod = {"metadata": {"name": "coredns-1"}, "status": status}
-    said = found(tmp_path, monkeypatch, ends(free_port("127.0.0.1"), pod="coredns-1"), pod)
-    assert said.ok is ok
-    assert ("pod coredns-1 runs; no name was resolved" in said.detail) is ok
+    result = dns_result(tmp_path, monkeypatch, endpoint_slices(free_port("127.0.0.1"), pod="coredns-1"), pod)
+    assert result.ok is ok
+    assert ("pod coredns-1 runs; no name was resolved" in result.detail) is ok

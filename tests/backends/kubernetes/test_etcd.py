@@ -17,8 +17,8 @@ ON = ["script=train.py", "on.kind=kubernetes", "on.rendezvous=etcd"]
 
 def test_it_is_a_server_of_the_named_image_with_the_api_that_torch_uses() -> None:
     _, client, server, deployment = objects("registry.example/etcd:v3.5.33", "training")
-    assert [one["metadata"]["namespace"] for one in (client, server, deployment)] == ["training"] * 3
-    assert [one["metadata"]["name"] for one in (client, server)] == ["etcd-client", "etcd-server"]
+    assert [manifest["metadata"]["namespace"] for manifest in (client, server, deployment)] == ["training"] * 3
+    assert [manifest["metadata"]["name"] for manifest in (client, server)] == ["etcd-client", "etcd-server"]
     pod = deployment["spec"]["template"]
     assert client["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     [container] = pod["spec"]["containers"]
@@ -54,7 +54,7 @@ def test_only_pods_of_its_namespace_reach_it_and_it_has_no_rights_on_its_node() 
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "problem"),
     [
         ({"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}, "etcd:v9 cannot be pulled"),
         ({"state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}}, "etcd does not start"),
@@ -64,13 +64,13 @@ def test_only_pods_of_its_namespace_reach_it_and_it_has_no_rights_on_its_node() 
         ({"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ENDED}, "etcd ends with code 1"),
     ],
 )
-def test_a_server_that_cannot_start_is_not_waited_for(state: dict, said: str) -> None:
+def test_a_server_that_cannot_start_is_not_waited_for(state: dict, problem: str) -> None:
     pod = {
         "metadata": {"name": "etcd-1"},
         "spec": {"containers": [{"image": "etcd:v9"}]},
         "status": {"containerStatuses": [state]},
     }
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=problem):
         raise permanent_error([pod], "etcd:v9", "kubectl -n a")
     leaving = pod | {"metadata": {"name": "etcd-0", "deletionTimestamp": "2026-11-15T12:00:00Z"}}
     assert permanent_error([leaving], "etcd:v9", "kubectl -n a") is None
@@ -88,24 +88,24 @@ def test_a_server_that_is_starting_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("overrides", "problem"),
     [
         (["data=x", "until.steps=1", "on.kind=kubernetes", "on.rendezvous=etcd"], "on.rendezvous is for scripts"),
         (["script=train.py", "on.rendezvous=etcd"], "rendezvous is for Kubernetes"),
-        (["script=train.py", "on.kind=kubernetes", "on.etcd=there:2379"], "set on.rendezvous to etcd"),
-        ([*ON, "on.etcd=there"], "on.etcd cannot be"),
+        (["script=train.py", "on.kind=kubernetes", "on.etcd=etcd-host:2379"], "set on.rendezvous to etcd"),
+        ([*ON, "on.etcd=etcd-host"], "on.etcd cannot be"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=f"(?i){said}"):
-        load(None, words)
+def test_settings_that_contradict_each_other_are_refused(overrides: list[str], problem: str) -> None:
+    with pytest.raises(UserError, match=f"(?i){problem}"):
+        load(None, overrides)
 
 
 def test_an_image_without_torchs_client_of_etcd_is_refused_when_it_is_built() -> None:
     spec = load(None, ON).spec
-    there = Base(python="3.12", libc="glibc 2.36", packages={"python-etcd": "0.4.5"})
+    base = Base(python="3.12", libc="glibc 2.36", packages={"python-etcd": "0.4.5"})
     none = Base(python="3.12", libc="glibc 2.36", packages={})
-    check_etcd(spec, there, parse("x.example/y"))
+    check_etcd(spec, base, parse("x.example/y"))
     check_etcd(ScriptSpec(script="train.py"), none, parse("x.example/y"))
     with pytest.raises(UserError, match=r"x\.example/y:latest has no python-etcd.*stoker\[etcd\]"):
         check_etcd(spec, none, parse("x.example/y"))

@@ -10,9 +10,9 @@ from stoker.backends.kubernetes.plan import NO_CLUSTER, plan, planned_place, wit
 from stoker.spec.load import load
 
 
-def planned(job: str, *words: str) -> Submission:
-    given = ["on.kind=kubernetes", f"on.job={job}", "on.image=http://reg:5000/img:1", "on.volume=vol"]
-    return plan(load(None, ["data=x", "until.steps=1", *given, *words]).spec, NO_CLUSTER, Path("runs/demo-abcd"))
+def planned(job: str, *overrides: str) -> Submission:
+    settings = ["on.kind=kubernetes", f"on.job={job}", "on.image=http://reg:5000/img:1", "on.volume=vol"]
+    return plan(load(None, ["data=x", "until.steps=1", *settings, *overrides]).spec, NO_CLUSTER, Path("runs/demo-abcd"))
 
 
 @pytest.mark.parametrize("job", KINDS)

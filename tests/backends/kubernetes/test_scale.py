@@ -12,9 +12,9 @@ from stoker.spec.load import load
 from stoker.spec.on import Nodes
 
 
-def scaled(job: str, was: str, nodes: str, *words: str) -> dict[str, Any] | None:
-    given = ["on.kind=kubernetes", f"on.job={job}", "on.image=img:1", "on.volume=vol", "on.namespace=team"]
-    spec = load(None, ["data=x", "until.steps=1", *given, f"on.nodes={was}", *words]).spec
+def scaled(job: str, was: str, nodes: str, *overrides: str) -> dict[str, Any] | None:
+    settings = ["on.kind=kubernetes", f"on.job={job}", "on.image=img:1", "on.volume=vol", "on.namespace=team"]
+    spec = load(None, ["data=x", "until.steps=1", *settings, f"on.nodes={was}", *overrides]).spec
     submission = plan(spec, NO_CLUSTER, Path("runs/demo-abcd"))
     return scale_patch(planned_place(submission), submission.objects[-1], spec, Nodes(nodes))
 
@@ -87,26 +87,26 @@ def test_is_applied_compares_only_the_fields_of_the_patch() -> None:
 @pytest.mark.parametrize(
     ("was", "nodes", "order"),
     [
-        ("2", "4", ["ask", "give", "tell 4"]),
-        ("4", "2", ["ask", "tell 2", "give"]),
-        ("1..4", "2..4", ["ask", "tell 2..4", "give"]),
-        ("1..4", "2..8", ["ask", "give", "tell 2..8"]),
+        ("2", "4", ["read", "apply", "set 4"]),
+        ("4", "2", ["read", "set 2", "apply"]),
+        ("1..4", "2..4", ["read", "set 2..4", "apply"]),
+        ("1..4", "2..8", ["read", "apply", "set 2..8"]),
     ],
 )
 def test_supervisors_never_wait_for_a_pod_that_is_not_created(was: str, nodes: str, order: list[str]) -> None:
     done: list[str] = []
 
-    def tell(*number: Nodes) -> str:
-        done.append(f"tell {number[0]}" if number else "ask")
+    def set_wanted(*number: Nodes) -> str:
+        done.append(f"set {number[0]}" if number else "read")
         return was
 
-    assert in_order(Nodes(nodes), set_wanted=tell, apply=lambda: done.append("give")) == was
+    assert in_order(Nodes(nodes), set_wanted=set_wanted, apply=lambda: done.append("apply")) == was
     assert done == order
 
 
 def test_no_pods_are_created_for_a_run_whose_supervisors_cannot_be_reached() -> None:
-    def tell(*_: Nodes) -> str:
-        raise UserError("nobody hears it", remedy="")
+    def set_wanted(*_: Nodes) -> str:
+        raise UserError("no supervisor answers", remedy="")
 
-    with pytest.raises(UserError, match="nobody hears it"):
-        in_order(Nodes("4"), set_wanted=tell, apply=lambda: pytest.fail("pods were made"))
+    with pytest.raises(UserError, match="no supervisor answers"):
+        in_order(Nodes("4"), set_wanted=set_wanted, apply=lambda: pytest.fail("pods were created"))

@@ -49,7 +49,7 @@ class Server:
         for kind in ("persistentvolumeclaims", "pods"):
             self.objects[f"/api/v1/namespaces/team/{kind}"] = listed()
         self.patch: Callable[[Any], tuple[int, str] | None] = lambda _: None
-        """Why it does not take one."""
+        """Why a patch is refused."""
         self.patches: list[Any] = []
         self.deleted: list[str] = []
 
@@ -63,7 +63,7 @@ class Server:
             self.deleted.append(path)
         if method == "GET" and path in self.objects:
             return 200, self.objects[path]
-        return 404, {"message": "there is none", "details": {"name": "x"}}
+        return 404, {"message": "not found", "details": {"name": "x"}}
 
 
 def listed(*items: Any) -> Any:
@@ -77,7 +77,7 @@ def node(name: str) -> Any:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    there = Server()
+    server = Server()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -85,12 +85,12 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            code, value = there.answer(self.command, urlsplit(self.path).path, json.loads(body) if body else None)
-            said = json.dumps(value).encode()
+            code, value = server.answer(self.command, urlsplit(self.path).path, json.loads(body) if body else None)
+            reply = json.dumps(value).encode()
             self.send_response(code)
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(reply)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(reply)
 
         do_GET = do_POST = do_PATCH = do_DELETE = answer
 
@@ -107,7 +107,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         }
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(values))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-        yield there
+        yield server
         http.shutdown()
 
 
@@ -115,15 +115,15 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def launched(server: Server, tmp_path: Path) -> Callable[..., Run]:
     """A run of that kind of job, which waits for its pods."""
 
-    def call(job: str, *words: str) -> Run:
-        given = ["on.kind=kubernetes", f"on.job={job}", "on.image=http://img:1", "on.registry=registry.example/runs"]
-        given += ["on.volume=vol", "on.namespace=team", "on.cpu=1"]
-        spec = load(None, ["data=x", "until.steps=1", *given, *words]).spec
+    def call(job: str, *overrides: str) -> Run:
+        settings = ["on.kind=kubernetes", f"on.job={job}", "on.image=http://img:1", "on.registry=registry.example/runs"]
+        settings += ["on.volume=vol", "on.namespace=team", "on.cpu=1"]
+        spec = load(None, ["data=x", "until.steps=1", *settings, *overrides]).spec
         run = RunDir(tmp_path / "runs" / "tale-abcd")
         run.create(spec, None)
         submission = plan(spec, NO_CLUSTER, run.path)
-        made = submission.objects[-1]
-        server.objects[f"/apis/{made['apiVersion']}/namespaces/team/{PLURALS[job]}/{run.name}"] = made
+        job_object = submission.objects[-1]
+        server.objects[f"/apis/{job_object['apiVersion']}/namespaces/team/{PLURALS[job]}/{run.name}"] = job_object
         place = ClusterPlace(**(as_values(planned_place(submission, context="lab")) | {"image": IMAGE}))
         place.write(run)
         consent.record_image(run, place.image)
@@ -138,11 +138,11 @@ def as_values(place: ClusterPlace) -> dict[str, Any]:
 
 def refused(run: Run, nodes: str, *, match: str, error: type[UserError] = UserError) -> list[str]:
     """The messages so far. The run has its old spec."""
-    before, said = (run.path / "spec.yaml").read_bytes(), []
+    before, messages = (run.path / "spec.yaml").read_bytes(), []
     with pytest.raises(error, match=match):
-        run.scale(nodes, message=said.append, committed=lambda: pytest.fail("it was begun"))
+        run.scale(nodes, message=messages.append, committed=lambda: pytest.fail("a change was begun"))
     assert (run.path / "spec.yaml").read_bytes() == before
-    return said
+    return messages
 
 
 def test_an_autoscaled_run_keeps_a_range_of_nodes(launched: Callable[..., Run], server: Server) -> None:
@@ -151,12 +151,12 @@ def test_an_autoscaled_run_keeps_a_range_of_nodes(launched: Callable[..., Run], 
     assert not server.patches
 
 
-@pytest.mark.parametrize(("code", "words"), [QUOTA, CONFLICT, RULE, (500, "etcdserver: request timed out")])
+@pytest.mark.parametrize(("code", "message"), [QUOTA, CONFLICT, RULE, (500, "etcdserver: request timed out")])
 def test_a_refusal_that_may_pass_does_not_end_a_run(
-    code: int, words: str, launched: Callable[..., Run], server: Server
+    code: int, message: str, launched: Callable[..., Run], server: Server
 ) -> None:
-    server.patch = lambda _: (code, words)
-    refused(launched("job"), "2", match=words.split(": ")[0], error=Refused)
+    server.patch = lambda _: (code, message)
+    refused(launched("job"), "2", match=message.split(": ")[0], error=Refused)
     assert len(server.patches) == 1
     assert not server.deleted
 
@@ -172,8 +172,10 @@ def test_a_job_whose_successor_is_refused_is_not_stopped(
 
 def test_more_nodes_than_the_cluster_has_do_not_stop_a_run(launched: Callable[..., Run], server: Server) -> None:
     run = launched("vcjob")
-    said = refused(run, "5", match="the cluster has room for 4 of the 5 nodes that it needs, and the run would stop")
-    assert said == ["warning: the cluster has room for 4 of its 5 nodes now: the other pods wait"]
+    messages = refused(
+        run, "5", match="the cluster has room for 4 of the 5 nodes that it needs, and the run would stop"
+    )
+    assert messages == ["warning: the cluster has room for 4 of its 5 nodes now: the other pods wait"]
     assert not server.patches
 
 
@@ -185,15 +187,15 @@ def test_warnings_are_shown_and_the_next_job_is_checked_before_the_run_stops(
     launched: Callable[..., Run], server: Server, tmp_path: Path
 ) -> None:
     """With its present image: this machine has neither its code nor its data."""
-    run, said = launched("vcjob"), list[str]()
+    run, messages = launched("vcjob"), list[str]()
 
     def committed() -> None:
-        said.append("committed")
+        messages.append("committed")
         raise Enough
 
     with pytest.raises(Enough):
-        run.scale("3..5", message=said.append, committed=committed)
-    warning, ends, last = said
+        run.scale("3..5", message=messages.append, committed=committed)
+    warning, ends, last = messages
     assert warning.startswith("warning: the cluster has room for 4 of its 5 nodes")
     assert "cannot be resized while it runs" in ends
     assert last == "committed"
@@ -214,7 +216,7 @@ def test_a_run_that_finishes_meanwhile_is_not_resumed(launched: Callable[..., Ru
     with pytest.raises(UserError, match=r"is not running \(done\)\. Start a new run like it: .* on.nodes=2 --new"):
         run.scale(2, committed=committed)
     assert run.spec.on.nodes == "1"
-    assert len(server.patches) == 1, "nothing was made"
+    assert len(server.patches) == 1, "nothing was created"
     assert not server.deleted
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stoker.backends.kubernetes.state import PodRow, pod_rows, seconds
+from stoker.backends.kubernetes.state import PodRow, event_time, pod_rows, seconds
 
 INDEX = "index"
 
@@ -20,12 +20,12 @@ def container(state: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
     return [{"name": "pytorch", "state": state, "restartCount": 0, "imageID": ""} | more]
 
 
-def rows(*pods: dict[str, Any], seats: list[dict[str, Any]] | None = None) -> list[PodRow]:
-    def node(one: dict[str, Any]) -> int | None:
-        index = one["metadata"]["labels"].get(INDEX)
+def rows(*pods: dict[str, Any], node_records: list[dict[str, Any]] | None = None) -> list[PodRow]:
+    def node(pod: dict[str, Any]) -> int | None:
+        index = pod["metadata"]["labels"].get(INDEX)
         return None if index is None else int(index)
 
-    return pod_rows(iter(pods), node, seats or [])
+    return pod_rows(iter(pods), node, node_records or [])
 
 
 def test_the_newest_pod_of_a_node_stands_for_it_and_the_others_are_restarts() -> None:
@@ -37,8 +37,8 @@ def test_the_newest_pod_of_a_node_stands_for_it_and_the_others_are_restarts() ->
 
 
 def test_ranks_come_from_the_runs_own_records() -> None:
-    seats = [{"pod": "b", "first": 0, "workers": 4}, {"pod": "a", "first": 4, "workers": 1}]
-    assert [(row.pod, row.ranks) for row in rows(pod("a", 0), pod("b", 1), pod("c", 2), seats=seats)] == [
+    node_records = [{"pod": "b", "first": 0, "workers": 4}, {"pod": "a", "first": 4, "workers": 1}]
+    assert [(row.pod, row.ranks) for row in rows(pod("a", 0), pod("b", 1), pod("c", 2), node_records=node_records)] == [
         ("a", "4"),
         ("b", "0-3"),
         ("c", ""),
@@ -60,13 +60,13 @@ def test_the_reason_why_a_pod_does_not_run_is_shown() -> None:
     dead = container({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
     gone = pod("d", 3)
     gone["metadata"]["deletionTimestamp"] = "now"
-    found = rows(
+    shown = rows(
         pod("a", 0, phase="Pending", containerStatuses=pull),
         pod("b", 1, phase="Pending", conditions=nowhere),
         pod("c", 2, phase="Failed", containerStatuses=dead),
         gone,
     )
-    assert [(row.state, row.reason) for row in found] == [
+    assert [(row.state, row.reason) for row in shown] == [
         ("ImagePullBackOff", "no such image"),
         ("Pending", "0/2 nodes are available"),
         ("Failed", "exit code 137 (OOMKilled)"),
@@ -81,6 +81,14 @@ def test_an_image_is_shown_by_its_digest_once_it_is_known() -> None:
 
 def test_pods_that_are_no_node_come_last() -> None:
     assert [row.pod for row in rows(pod("reader", None), pod("b", 1), pod("a", 0))] == ["a", "b", "reader"]
+
+
+def test_the_time_of_an_event_is_that_of_its_last_occurrence() -> None:
+    event = {"metadata": {"creationTimestamp": "1970-01-01T00:01:00Z"}}
+    assert event_time(event) == 60
+    assert event_time(event | {"eventTime": "1970-01-01T00:02:00.000000Z", "lastTimestamp": None}) == 120
+    series = {"lastObservedTime": "1970-01-01T00:03:00.000000Z", "count": 7}
+    assert event_time(event | {"eventTime": "1970-01-01T00:02:00.000000Z", "series": series}) == 180
 
 
 def test_times_are_read_as_kubernetes_writes_them() -> None:

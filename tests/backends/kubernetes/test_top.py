@@ -21,16 +21,16 @@ def test_many_pods_that_hang_time_out_together(tmp_path: Path, monkeypatch: pyte
         server.pods, server.hangs = MAX_ASKED + 44, True
         top = ClusterTop(run, backend_of(run).files(run))
         began = time.monotonic()
-        seen = top.read()
+        usage = top.read()
         assert time.monotonic() - began < 300  # one after the other they take twenty minutes
         until(lambda: len(server.asked) >= MAX_ASKED)
         assert len(server.asked) == MAX_ASKED
         server.pods += 90
         assert top.read().pods == MAX_ASKED + 134
         assert len(server.asked) == MAX_ASKED, "a command was left behind in a pod, and another one was asked"
-    assert (seen.pods, seen.asked, len(seen.unread)) == (MAX_ASKED + 44, MAX_ASKED, MAX_ASKED)
-    assert set(seen.unread.values()) == {"no answer within 5 seconds"}
-    assert (seen.state, seen.workers) == ("running", [])
+    assert (usage.pods, usage.asked, len(usage.unread)) == (MAX_ASKED + 44, MAX_ASKED, MAX_ASKED)
+    assert set(usage.unread.values()) == {"no answer within 5 seconds"}
+    assert (usage.state, usage.workers) == ("running", [])
 
 
 def test_a_pod_that_has_ended_since_is_not_reported_as_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,5 +48,5 @@ def test_pods_of_an_ended_run_are_not_reported_as_unread(tmp_path: Path, monkeyp
     run = launched(tmp_path, "job")
     with serving(tmp_path / "kubeconfig") as server:
         server.done = True
-        seen = ClusterTop(run, backend_of(run).files(run)).read()
-    assert (seen.state, seen.pods, seen.unread) == ("done", 2, {})
+        usage = ClusterTop(run, backend_of(run).files(run)).read()
+    assert (usage.state, usage.pods, usage.unread) == ("done", 2, {})

@@ -1,4 +1,4 @@
-"""What `ps` shows of ended runs in a cluster: their last step, or that it was not read yet."""
+"""The states of runs in a cluster: of ended runs the last step, or that it was not read yet."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from stoker.backends import backend_of
+from stoker.backends.kubernetes import backend
 from stoker.backends.kubernetes.place import ClusterPlace, place_of
 from stoker.cli.main import main
 from stoker.rundir import RunDir, consent
 from stoker.spec.load import load
-from tests.backends.kubernetes.small_cluster import Holdings, served
+from tests.backends.kubernetes.small_cluster import ClusterObjects, served
 
 NAME = "demo-abcd"
 VIEW: dict[str, Any] = {
@@ -24,19 +26,19 @@ Rows = Callable[[], list[dict[str, Any]]]
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdings]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterObjects]:
     """A cluster whose job has ended, and where no pod may be created."""
     monkeypatch.chdir(tmp_path)
     meta = {"name": NAME, "namespace": "default", "creationTimestamp": "2026-11-15T12:00:00Z"}
     done = {"conditions": [{"type": "Complete", "status": "True"}]}
-    holdings = Holdings(things={"jobs": [{"metadata": meta, "spec": {"completions": 1}, "status": done}]})
-    with served(holdings, tmp_path) as file:
+    objects = ClusterObjects(by_plural={"jobs": [{"metadata": meta, "spec": {"completions": 1}, "status": done}]})
+    with served(objects, tmp_path) as file:
         monkeypatch.setenv("KUBECONFIG", str(file))
-        yield holdings
+        yield objects
 
 
 @pytest.fixture
-def run(there: Holdings, tmp_path: Path) -> RunDir:  # noqa: ARG001
+def run(cluster: ClusterObjects, tmp_path: Path) -> RunDir:  # noqa: ARG001
     run = RunDir(tmp_path / "runs" / NAME)
     run.create(load(None, ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v"]).spec, None)
     place = {"context": "lab", "namespace": "default", "job": "job", "run": NAME, "volume": "v", "image": "x"}
@@ -50,14 +52,14 @@ def run(there: Holdings, tmp_path: Path) -> RunDir:  # noqa: ARG001
 def rows(capsys: pytest.CaptureFixture[str]) -> Rows:
     def ask() -> list[dict[str, Any]]:
         assert main(["ps", "--json"]) == 0
-        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-        return found
+        rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return rows
 
     return ask
 
 
 @pytest.mark.parametrize("asked", [0.0, 4e9], ids=["long ago", "a moment ago"])
-def test_a_step_that_was_seen_while_it_ran_is_not_shown_as_its_last(
+def test_a_step_that_was_cached_while_the_run_was_active_is_not_shown_as_its_last(
     run: RunDir, rows: Rows, capsys: pytest.CaptureFixture[str], asked: float
 ) -> None:
     run.write_seen({"asked": asked, "view": VIEW})
@@ -70,40 +72,90 @@ def test_a_step_that_was_seen_while_it_ran_is_not_shown_as_its_last(
     assert f"stoker status {NAME}" in text
 
 
-def test_what_could_not_be_read_is_not_tried_again_at_once(there: Holdings, run: RunDir, rows: Rows) -> None:
+def test_records_that_could_not_be_read_are_not_read_again_at_once(
+    cluster: ClusterObjects, run: RunDir, rows: Rows
+) -> None:
     run.write_seen({"asked": 0.0, "view": VIEW})
     rows()
-    before = len(there.asked)
+    before = len(cluster.requested)
     assert rows()[0]["unread"]
-    assert not any("pods" in path for path in there.asked[before:])
+    assert not any("pods" in path for path in cluster.requested[before:])
 
 
 @pytest.mark.parametrize(
     "seen", [{"view": VIEW | {"state": "done", "step": 10}}, {"view": VIEW | {"step": 10}, "ended": True}]
 )
-def test_what_was_read_after_it_ended_counts(run: RunDir, rows: Rows, seen: dict[str, Any]) -> None:
+def test_records_that_were_read_after_the_run_ended_are_final(run: RunDir, rows: Rows, seen: dict[str, Any]) -> None:
     run.write_seen({"asked": 0.0} | seen)
     [row] = rows()
     assert (row["state"], row["step"], row["unread"]) == ("done", 10, "")
 
 
+@pytest.mark.parametrize("damage", [{"job": "job"}, {"job": "teleport", "namespace": "default"}])
+def test_a_damaged_place_does_not_hide_the_other_runs(
+    cluster: ClusterObjects, run: RunDir, rows: Rows, tmp_path: Path, damage: dict[str, str]
+) -> None:
+    del cluster
+    run.write_seen({"asked": 0.0, "view": VIEW | {"state": "done"}})
+    damaged = RunDir(tmp_path / "runs" / "damaged")
+    damaged.create(run.any_spec(), None)
+    place = {"kind": "kubernetes", "context": "lab", "run": "damaged", "volume": "v", "image": "x"}
+    damaged.write_place(place | damage)
+    states = {row["name"]: row["state"] for row in rows()}
+    assert states == {NAME: "done", "damaged": "unknown"}
+
+
+def test_a_cluster_that_stops_answering_is_a_reason_in_the_row(
+    cluster: ClusterObjects, run: RunDir, rows: Rows
+) -> None:
+    run.write_seen({"asked": 0.0, "view": VIEW})
+    cluster.by_plural["jobs"][0]["status"] = {}
+    cluster.broken["pods"] = 500
+    [row] = rows()
+    assert (row["name"], row["state"], row["step"]) == (NAME, "unknown", 3)
+    assert "refused by the test" in row["reason"]
+
+
+def test_runs_in_a_folder_that_cannot_be_written_are_shown(
+    run: RunDir, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_seen(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    run.write_seen({"asked": 0.0, "view": VIEW})
+    monkeypatch.setattr(RunDir, "write_seen", write_seen)
+    [row] = rows()
+    assert (row["state"], row["step"]) == ("done", 3)
+    assert row["unread"]
+
+
+def test_waiting_for_a_run_that_is_being_stopped_returns_when_its_job_is_gone(
+    cluster: ClusterObjects, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.write_seen({"asked": 0.0, "view": VIEW | {"state": "paused"}})
+    [job] = cluster.by_plural["jobs"]
+    job["status"] = {}
+    job["metadata"]["deletionTimestamp"] = "2026-11-15T12:00:00Z"
+    monkeypatch.setattr(backend.time, "sleep", lambda _: cluster.by_plural["jobs"].clear())
+    assert backend_of(run).wait(run).state == "paused"
+
+
 VERBS = [["status"], ["logs"], ["why"], ["events"], ["cp", f"{NAME}:x", "."], ["shell", "--", "ls"], ["scale", "2"]]
 
 
-@pytest.mark.parametrize("words", VERBS, ids=lambda words: str(words[0]))
+@pytest.mark.parametrize("argv", VERBS, ids=lambda argv: str(argv[0]))
 def test_no_pod_is_created_from_the_image_of_an_untrusted_run(
-    there: Holdings, run: RunDir, words: list[str], capsys: pytest.CaptureFixture[str]
+    cluster: ClusterObjects, run: RunDir, argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = place_of(run)
-    assert place is not None
     replace(place, image="evil/image").write(run)
-    verb, *others = words
-    argv = [verb, *(others if verb == "cp" else [NAME, *others])]
-    main(argv)
-    said = capsys.readouterr()
-    assert not any("persistentvolumeclaims" in path for path in there.asked), "that is how it begins"
-    assert "place.image=evil/image" in said.out + said.err
-    assert "--trust" in said.out + said.err
-    if verb != "scale":  # its job is over
-        main([verb, "--trust", *argv[1:]])
-        assert any("persistentvolumeclaims" in path for path in there.asked)
+    verb, *others = argv
+    arguments = others if verb == "cp" else [NAME, *others]
+    main([verb, *arguments])
+    output = "".join(capsys.readouterr())
+    assert not any("persistentvolumeclaims" in path for path in cluster.requested), "the first request for a pod"
+    assert "place.image=evil/image" in output
+    assert "--trust" in output
+    if verb != "scale":  # its job has ended
+        main([verb, "--trust", *arguments])
+        assert any("persistentvolumeclaims" in path for path in cluster.requested)

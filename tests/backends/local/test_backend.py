@@ -56,6 +56,13 @@ def test_stop_never_signals_a_process_that_is_not_a_supervisor(run: RunDir) -> N
         Local().stop(run)
 
 
+def test_a_run_whose_holder_is_not_written_yet_cannot_be_stopped_yet(run: RunDir) -> None:
+    with run.lock():
+        (run.path / contract.LOCK_FILE).write_text("")
+        with pytest.raises(UserError, match=r"is just starting\. Wait a moment and try again"):
+            Local().stop(run)
+
+
 def test_stop_names_the_host_that_the_run_is_on(run: RunDir) -> None:
     with run.lock():
         lock = run.path / contract.LOCK_FILE

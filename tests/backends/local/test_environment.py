@@ -28,9 +28,9 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    found = RunDir(tmp_path / "runs/demo")
-    found.create(ScriptSpec(name="demo", script="train.py", secrets={"WEIRD": "env:WEIRD"}), None)
-    return found
+    run = RunDir(tmp_path / "runs/demo")
+    run.create(ScriptSpec(name="demo", script="train.py", secrets={"WEIRD": "env:WEIRD"}), None)
+    return run
 
 
 @pytest.fixture
@@ -45,29 +45,29 @@ def worker(run: RunDir) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_it_is_the_environment_of_that_worker_without_secrets(run: RunDir, worker: subprocess.Popen[bytes]) -> None:
-    found = worker_environment(run, 1)
-    assert found.pid == worker.pid
+def test_the_environment_of_the_worker_is_shown_without_secrets(run: RunDir, worker: subprocess.Popen[bytes]) -> None:
+    shown = worker_environment(run, 1)
+    assert shown.pid == worker.pid
     for name in ("HF_TOKEN", "WEIRD", "AWS_SECRET_ACCESS_KEY"):
-        assert found.environment[name] == HIDDEN
-    assert found.environment["MESSAGE"] == f"it said {HIDDEN} twice: {HIDDEN}"
-    assert found.environment["PROXY"] == f"http://user:{HIDDEN}@proxy:3128"
-    assert found.environment["PLAIN"] == "shown"
-    assert found.environment["TOKENIZERS_PARALLELISM"] == "false"
-    assert found.command[-1] == f"--key={HIDDEN}"
-    everything = repr(found)
+        assert shown.environment[name] == HIDDEN
+    assert shown.environment["MESSAGE"] == f"it said {HIDDEN} twice: {HIDDEN}"
+    assert shown.environment["PROXY"] == f"http://user:{HIDDEN}@proxy:3128"
+    assert shown.environment["PLAIN"] == "shown"
+    assert shown.environment["TOKENIZERS_PARALLELISM"] == "false"
+    assert shown.command[-1] == f"--key={HIDDEN}"
+    everything = repr(shown)
     for secret in ("hf_abcdefgh", "s3cr3t-value", "wJalrXUtnFEMI", "pa55word"):
         assert secret not in everything
-    assert found.versions["torch"]
-    assert int(found.limits["open files"]) > 0
-    assert any(mount["path"] == "/" for mount in found.mounts)
+    assert shown.versions["torch"]
+    assert int(shown.limits["open files"]) > 0
+    assert any(mount["path"] == "/" for mount in shown.mounts)
 
 
 def test_without_a_worker_of_that_rank_the_machine_is_described(run: RunDir, worker: subprocess.Popen[bytes]) -> None:
-    found = worker_environment(run, 0)
-    assert found.pid is None
-    assert found.environment == {}
-    assert found.versions["python"]
+    shown = worker_environment(run, 0)
+    assert shown.pid is None
+    assert shown.environment == {}
+    assert shown.versions["python"]
     assert worker.poll() is None
 
 
@@ -84,10 +84,10 @@ def test_the_verb_prints_it(run: RunDir, worker: subprocess.Popen[bytes]) -> Non
 @pytest.mark.parametrize(
     "name", ["HF_TOKEN", "WANDB_API_KEY", "DB_PASSWORD", "AWS_ACCESS_KEY_ID", "my_secret", "APIKEY"]
 )
-def test_names_that_look_secret(name: str) -> None:
+def test_names_of_secrets_are_recognized(name: str) -> None:
     assert is_secret(name)
 
 
 @pytest.mark.parametrize("name", ["PATH", "TOKENIZERS_PARALLELISM", "MONKEY", "PASSES", "RANK", "COMPASS_SIZE"])
-def test_names_that_are_not_secret(name: str) -> None:
+def test_other_names_are_not_taken_for_secrets(name: str) -> None:
     assert not is_secret(name)

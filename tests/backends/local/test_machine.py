@@ -12,7 +12,7 @@ def test_the_facts_of_this_machine_make_sense() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "seen"),
+    ("variable", "visible"),
     [
         (None, ("a", "b", "c")),
         ("", ()),
@@ -24,14 +24,14 @@ def test_the_facts_of_this_machine_make_sense() -> None:
     ],
 )
 def test_only_the_gpus_that_cuda_visible_devices_names_count(
-    monkeypatch: pytest.MonkeyPatch, variable: str | None, seen: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, visible: tuple[str, ...]
 ) -> None:
     if variable is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert machine.visible(("a", "b", "c")) == seen
+    assert machine.visible(("a", "b", "c")) == visible
 
 
-def test_a_package_that_is_not_there_has_no_version() -> None:
+def test_a_package_that_is_not_installed_has_no_version() -> None:
     assert machine.version("no-such-package-of-ours") is None

@@ -18,36 +18,36 @@ LAPTOP = Facts(cores=2, gpus=(), torch="2.15.0", memory=24 * GIB)
 GPUS = Facts(cores=16, gpus=("H100",) * 8, torch="2.15.0", memory=2000 * GIB, gpu_memory=80 * GIB)
 
 
-def spec(*words: str) -> RunSpec:
-    return load(None, ["data=x", "until.steps=1", *words]).spec
+def spec(*overrides: str) -> RunSpec:
+    return load(None, ["data=x", "until.steps=1", *overrides]).spec
 
 
-def refusal(facts: Facts, *words: str) -> str:
+def refusal(facts: Facts, *overrides: str) -> str:
     with pytest.raises(UserError) as caught:
-        plan(spec(*words), facts, Path("/runs/tale"))
+        plan(spec(*overrides), facts, Path("/runs/tale"))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_a_run_needs_sixteen_bytes_per_parameter_and_one_sequence() -> None:
-    asked = spec("model=llama2-7b", "batch.length=4096")
-    sequence = activation_bytes(asked.model, 32000, 4096, "bf16")
-    assert bytes_per_worker(asked, asked.model) == 16 * 6_738_415_616 + sequence
+    requested = spec("model=llama2-7b", "batch.length=4096")
+    sequence = activation_bytes(requested.model, 32000, 4096, "bf16")
+    assert bytes_per_worker(requested, requested.model) == 16 * 6_738_415_616 + sequence
 
 
-def test_it_says_how_much_is_needed_how_much_there_is_and_what_fits() -> None:
-    said = refusal(LAPTOP, "model=llama2-7b")
-    assert "training this llama needs at least 101." in said
-    assert "this machine has 24.0 GiB" in said
-    assert "The largest preset that fits is llama3.2-1b (19.0 GiB): model=llama3.2-1b" in said
+def test_the_message_names_the_needed_and_the_available_memory_and_a_preset_that_fits() -> None:
+    message = refusal(LAPTOP, "model=llama2-7b")
+    assert "training this llama needs at least 101." in message
+    assert "this machine has 24.0 GiB" in message
+    assert "The largest preset that fits is llama3.2-1b (19.0 GiB): model=llama3.2-1b" in message
 
 
 def test_workers_on_cpus_share_the_memory_and_fewer_may_fit() -> None:
-    asked = ["model.layers=24", "model.heads=16", "model.width=1024", "model.vocab=50257", "on.workers=5"]
+    requested = ["model.layers=24", "model.heads=16", "model.width=1024", "model.vocab=50257", "on.workers=5"]
     assert "for each of 5 workers, and this machine has 24.0 GiB. Set on.workers=4, which fits" in refusal(
-        LAPTOP, *asked
+        LAPTOP, *requested
     )
-    assert plan(spec(*asked, "on.workers=4"), LAPTOP, Path("/runs/tale")).workers == 4
+    assert plan(spec(*requested, "on.workers=4"), LAPTOP, Path("/runs/tale")).workers == 4
 
 
 def test_every_gpu_needs_memory_for_the_whole_model() -> None:
@@ -56,20 +56,20 @@ def test_every_gpu_needs_memory_for_the_whole_model() -> None:
 
 
 def test_a_teacher_needs_its_weights_in_every_worker() -> None:
-    asked, teacher = (
+    requested, teacher = (
         spec("model=gpt2-small", "data.tokenizer.train=300", "on.workers=8"),
         Model(family="llama", vocab=300),
     )
-    alone = bytes_per_worker(asked, asked.model)
-    assert bytes_per_worker(asked, asked.model, teacher) == alone + 4 * parameters(teacher, 300)
-    plan(asked, LAPTOP, Path("/runs/tale"))
+    alone = bytes_per_worker(requested, requested.model)
+    assert bytes_per_worker(requested, requested.model, teacher) == alone + 4 * parameters(teacher, 300)
+    plan(requested, LAPTOP, Path("/runs/tale"))
     large = teacher.model_copy(update={"layers": 120, "width": 1536})
     with pytest.raises(
         UserError, match=r"this gpt2 beside its teacher needs .* each of 8 workers.* on\.workers=[1-7],"
     ):
-        plan(asked, LAPTOP, Path("/runs/tale"), teacher=large)
+        plan(requested, LAPTOP, Path("/runs/tale"), teacher=large)
     with pytest.raises(UserError, match=r"Use a smaller teacher: its weights alone are \d+"):
-        plan(asked, LAPTOP, Path("/runs/tale"), teacher=large.model_copy(update={"layers": 900}))
+        plan(requested, LAPTOP, Path("/runs/tale"), teacher=large.model_copy(update={"layers": 900}))
 
 
 def test_a_machine_too_small_for_any_preset_still_gets_a_remedy() -> None:
@@ -83,9 +83,9 @@ def test_unknown_memory_and_a_model_from_own_code_are_not_checked() -> None:
     plan(spec("model={family: mine:build, layers: 900, width: 9600}"), LAPTOP, Path("/runs/tale"))
 
 
-@pytest.mark.parametrize("words", [["--dry-run"], []])
-def test_the_command_line_refuses_it_and_leaves_nothing(stoker, books: Path, words: list[str]) -> None:
-    done = stoker("train", "model=llama2-70b", f"data={books}", "until.steps=1", "on.device=cpu", *words, code=2)
+@pytest.mark.parametrize("options", [["--dry-run"], []])
+def test_the_command_line_refuses_it_and_leaves_nothing(stoker, books: Path, options: list[str]) -> None:
+    done = stoker("train", "model=llama2-70b", f"data={books}", "until.steps=1", "on.device=cpu", *options, code=2)
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("stoker: training this llama needs at least 1")
     assert "GiB" in line

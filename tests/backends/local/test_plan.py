@@ -22,7 +22,7 @@ def spec(workers: int | Literal["auto"] = "auto", device: Literal["auto", "cpu",
 
 
 @pytest.mark.parametrize(
-    ("asked", "facts", "workers", "device"),
+    ("requested", "facts", "workers", "device"),
     [
         (spec(), LAPTOP, 1, "cpu"),
         (spec(2), LAPTOP, 2, "cpu"),
@@ -32,10 +32,10 @@ def spec(workers: int | Literal["auto"] = "auto", device: Literal["auto", "cpu",
         (spec(4, "cpu"), GPUS, 4, "cpu"),
     ],
 )
-def test_workers_are_the_gpus_or_one_unless_the_spec_says_more(
-    asked: RunSpec, facts: Facts, workers: int, device: str
+def test_workers_are_the_gpus_or_one_unless_the_spec_sets_them(
+    requested: RunSpec, facts: Facts, workers: int, device: str
 ) -> None:
-    submission = plan(asked, facts, RUN)
+    submission = plan(requested, facts, RUN)
     assert (submission.workers, submission.device) == (workers, device)
 
 

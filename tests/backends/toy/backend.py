@@ -39,20 +39,20 @@ def rows(runs: list[RunDir]) -> list[RunRow]:
 
 @dataclass(frozen=True)
 class ToyRunning:
-    there: RunDir
+    remote: RunDir
     where: str = "in the toy"
 
     def poll(self) -> int | None:
-        return None if _alive(self.there) else Local().wait(self.there).code
+        return None if _alive(self.remote) else Local().wait(self.remote).code
 
     def stop(self) -> None:
-        _terminate(_alive(self.there))
+        _terminate(_alive(self.remote))
 
     def has_started(self, run: RunDir) -> bool:  # noqa: ARG002
-        return self.there.holder() is not None
+        return self.remote.holder() is not None
 
     def record(self) -> Record:
-        return {"state": RunState.RUNNING, "root": str(self.there.path.parent)}
+        return {"state": RunState.RUNNING, "root": str(self.remote.path.parent)}
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Toy:
     root: Path
 
     def __getattr__(self, name: str) -> Any:
-        """What is asked about a run: as on this machine, in another folder."""
-        return lambda run, *words, **options: getattr(Local(), name)(self._there(run), *words, **options)
+        """Everything else works as on this machine, in another folder."""
+        return lambda run, *arguments, **options: getattr(Local(), name)(self._remote(run), *arguments, **options)
 
     def discover(self) -> Facts:
         return Local().discover()
@@ -71,47 +71,47 @@ class Toy:
 
     def stage(self, submission: Submission, spec: AnySpec, facts: Facts, listener: Listener) -> Submission:  # noqa: ARG002
         listener.committed()
-        run, there = RunDir(submission.run), self._there(RunDir(submission.run))
+        run, remote = RunDir(submission.run), self._remote(RunDir(submission.run))
         run.write_place({"kind": "toy", "where": str(self.root)})
-        shutil.copytree(run.path, there.path, dirs_exist_ok=True, ignore=lambda *_: [contract.PLACE_FILE])
-        on = LocalOn(workers=spec.on.workers, device=spec.on.device)  # there it is this machine
-        there.write_spec(spec.model_copy(update={"on": on}))
+        shutil.copytree(run.path, remote.path, dirs_exist_ok=True, ignore=lambda *_: [contract.PLACE_FILE])
+        on = LocalOn(workers=spec.on.workers, device=spec.on.device)  # for its supervisors it is this machine
+        remote.write_spec(spec.model_copy(update={"on": on}))
         return submission
 
     def submit(self, submission: Submission, *, detached: bool) -> ToyRunning:  # noqa: ARG002
         run = RunDir(submission.run)
-        self._start(self._there(run), run.any_spec().on.node_range, submission.argv, submission.env)
-        return ToyRunning(self._there(run))
+        self._start(self._remote(run), run.any_spec().on.node_range, submission.argv, submission.env)
+        return ToyRunning(self._remote(run))
 
-    def _start(self, there: RunDir, nodes: Nodes, argv: Sequence[str], env: dict[str, str]) -> None:
+    def _start(self, remote: RunDir, nodes: Nodes, argv: Sequence[str], env: dict[str, str]) -> None:
         """One supervisor for each node that has none."""
-        pids, at = _alive(there), argv.index("--") if "--" in argv else len(argv)
+        pids, separator = _alive(remote), argv.index("--") if "--" in argv else len(argv)
         for node in set(range(nodes.most)) - {int(node) for node in pids}:
-            words = ("--nodes", nodes, "--node", str(node), "--address", "127.0.0.1", "--port", "0")
-            with open(there.path / f"node-{node}.txt", "ab") as output:
-                command, both = [*argv[:at], *words, *argv[at:]], env | os.environ
-                process = subprocess.Popen(command, env=both, stdout=output, stderr=output, start_new_session=True)
+            arguments = ("--nodes", nodes, "--node", str(node), "--address", "127.0.0.1", "--port", "0")
+            with open(remote.path / f"node-{node}.txt", "ab") as output:
+                command, merged = [*argv[:separator], *arguments, *argv[separator:]], env | os.environ
+                process = subprocess.Popen(command, env=merged, stdout=output, stderr=output, start_new_session=True)
             pids[str(node)] = process.pid
-        (there.path / PIDS).write_text(json.dumps({"pids": pids, "argv": argv, "env": env}))
+        (remote.path / PIDS).write_text(json.dumps({"pids": pids, "argv": argv, "env": env}))
 
     def stop(self, run: RunDir) -> bool:
-        return _terminate(_alive(self._there(run)))
+        return _terminate(_alive(self._remote(run)))
 
     def scale(self, run: RunDir, nodes: str, *, message: Message, committed: Callable[[], None]) -> Scaled:  # noqa: ARG002
         committed()
-        there, wanted = self._there(run), Nodes(nodes)
-        command = [sys.executable, "-P", "-m", contract.SCALE_MODULE, str(there.path), wanted]
+        remote, wanted = self._remote(run), Nodes(nodes)
+        command = [sys.executable, "-P", "-m", contract.SCALE_MODULE, str(remote.path), wanted]
         was = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["was"]
-        _terminate({node: pid for node, pid in _alive(there).items() if int(node) >= wanted.most})
-        self._start(there, wanted, *[json.loads((there.path / PIDS).read_text())[name] for name in ("argv", "env")])
+        _terminate({node: pid for node, pid in _alive(remote).items() if int(node) >= wanted.most})
+        self._start(remote, wanted, *[json.loads((remote.path / PIDS).read_text())[name] for name in ("argv", "env")])
         return Scaled(was=was, nodes=wanted, how="live", warnings=[])
 
-    def _there(self, run: RunDir) -> RunDir:
+    def _remote(self, run: RunDir) -> RunDir:
         return RunDir(self.root / run.name)
 
 
-def _alive(there: RunDir) -> dict[str, int]:
-    pids: dict[str, int] = json.loads(file.read_text())["pids"] if (file := there.path / PIDS).exists() else {}
+def _alive(remote: RunDir) -> dict[str, int]:
+    pids: dict[str, int] = json.loads(file.read_text())["pids"] if (file := remote.path / PIDS).exists() else {}
     return {node: pid for node, pid in pids.items() if Path(f"/proc/{pid}/cwd").exists()}
 
 

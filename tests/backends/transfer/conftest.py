@@ -1,4 +1,4 @@
-"""The end in a pod, as a process on this machine whose pipes can be cut after any byte."""
+"""The transfer program of a pod, as a process on this machine whose pipes can be cut after any byte."""
 
 import os
 import random
@@ -26,13 +26,13 @@ class Cable:
         self.sent = self.received = 0
 
     def read(self, most: int) -> bytes:
-        data = os.read(self._out, self._few("down", min(most, 1 << 16)))
+        data = os.read(self._out, self._allowed("down", min(most, 1 << 16)))
         self.received += len(data)
         return data
 
     def write(self, data: bytes) -> None:
         while data:
-            written = os.write(self._in, data[: self._few("up", len(data))])
+            written = os.write(self._in, data[: self._allowed("up", len(data))])
             self.sent += written
             data = data[written:]
 
@@ -42,7 +42,7 @@ class Cable:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def _few(self, way: str, most: int) -> int:
+    def _allowed(self, way: str, most: int) -> int:
         left = self._left[way]
         if left is None:
             return most
@@ -53,19 +53,19 @@ class Cable:
         return min(left, most)
 
 
-class There:
+class RemoteFolder:
     """An endpoint that is a local folder."""
 
     def __init__(self, folder: Path) -> None:
         self.root = str(folder)
         self.cuts: list[tuple[int | None, int | None] | None] = []
-        """Bytes that get through up and down, one pair a connection; None: nobody is there. Then none is cut."""
+        """For each connection the bytes that get through up and down; None: it fails. Later ones are not cut."""
         self.cables: list[Cable] = []
 
     def connect(self, argv: Sequence[str]) -> Cable:
         cut = self.cuts.pop(0) if self.cuts else (None, None)
         if cut is None:
-            raise UserError("the claim is gone", remedy="Make it")
+            raise UserError("the claim is gone", remedy="Create it")
         up, down = cut
         self.cables.append(Cable([sys.executable, "-P", *argv], up=up, down=down))
         return self.cables[-1]
@@ -80,12 +80,12 @@ class There:
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Iterator[There]:
+def remote(tmp_path: Path) -> Iterator[RemoteFolder]:
     folder = tmp_path / "volume"
     folder.mkdir()
-    place = There(folder)
-    yield place
-    for cable in place.cables:
+    endpoint = RemoteFolder(folder)
+    yield endpoint
+    for cable in endpoint.cables:
         cable.close()
 
 
@@ -117,8 +117,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def inside() -> Callable[[Path], dict[str, bytes]]:
-    """All files below a folder, by name, but for a manifest."""
+def files_in() -> Callable[[Path], dict[str, bytes]]:
+    """files_in(folder): the content of all files below it, by name, without a manifest."""
 
     def read(folder: Path) -> dict[str, bytes]:
         return {name: data for name, data in contents(folder).items() if name != ".stoker-manifest.json"}

@@ -11,11 +11,11 @@ from stoker.spec.errors import UserError
 class Transfer:
     """Raises PeerLost at every try but the last; the named tries make progress."""
 
-    def __init__(self, *, cuts: int, further: set[int]) -> None:
-        self.told: list[TransferProgress] = []
+    def __init__(self, *, interruptions: int, progress_at: set[int]) -> None:
+        self.reports: list[TransferProgress] = []
         self.tries = 0
-        self._cuts, self._further = cuts, further
-        self._meter = TransferMeter(self.told.append)
+        self._interruptions, self._progress_at = interruptions, progress_at
+        self._meter = TransferMeter(self.reports.append)
         self._meter.begin(total=100, files=1, present=0, files_present=0)
 
     def run(self) -> None:
@@ -31,24 +31,24 @@ class Transfer:
 
     def _once(self) -> None:
         self.tries += 1
-        if self.tries in self._further:
+        if self.tries in self._progress_at:
             self._meter.move(1)
-        if self.tries <= self._cuts:
+        if self.tries <= self._interruptions:
             raise PeerLost(f"number {self.tries}")
 
 
 def test_it_fails_after_several_interruptions_without_progress() -> None:
-    transfer = Transfer(cuts=100, further={1, 4})
-    said = rf"the transfer was cut {MAX_FAILURES} times in a row \(number {MAX_FAILURES + 3}\)"
-    with pytest.raises(UserError, match=said) as error:
+    transfer = Transfer(interruptions=100, progress_at={1, 4})
+    message = rf"the transfer was cut {MAX_FAILURES} times in a row \(number {MAX_FAILURES + 3}\)"
+    with pytest.raises(UserError, match=message) as error:
         transfer.run()
     assert error.value.remedy == "Try again"
-    assert transfer.tries == MAX_FAILURES + 3  # the fourth came further, and counts as the first of a new row
+    assert transfer.tries == MAX_FAILURES + 3  # the fourth made progress, and counts as the first of a new row
 
 
 def test_retries_continue_while_there_is_progress_and_report_why_they_wait() -> None:
-    transfer = Transfer(cuts=3 * MAX_FAILURES, further=set(range(1, 3 * MAX_FAILURES + 1)))
+    transfer = Transfer(interruptions=3 * MAX_FAILURES, progress_at=set(range(1, 3 * MAX_FAILURES + 1)))
     transfer.run()
     assert transfer.tries == 3 * MAX_FAILURES + 1
-    waited = [progress.waiting for progress in transfer.told if progress.waiting]
+    waited = [progress.waiting for progress in transfer.reports if progress.waiting]
     assert waited == [f"cut (number {number})" for number in range(1, 3 * MAX_FAILURES + 1)]

@@ -4,7 +4,7 @@ from stoker.cli.progress.preparing import show_preparing
 from stoker.data.prepare import PrepareProgress
 
 
-def test_preparing_without_a_terminal_says_each_phase_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_preparing_without_a_terminal_prints_each_phase_once(capsys: pytest.CaptureFixture[str]) -> None:
     with show_preparing() as progress:
         for done in range(10):
             progress(PrepareProgress(phase="reading", done=done, total=10))

@@ -8,7 +8,7 @@ from stoker.cli.progress.training import TrainingBar, TrainingLines
 RECORD = {"step": 5, "loss": 3.25, "tokens_per_second": 12_345.0}
 
 
-def test_without_a_terminal_there_are_plain_lines_and_the_last_is_never_lost(
+def test_without_a_terminal_plain_lines_are_printed_including_the_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with TrainingLines(steps=9) as lines:
@@ -41,7 +41,7 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[3" not in screen.getvalue()
 
 
-def test_a_step_whose_loss_was_not_finite_is_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_whose_loss_is_not_finite_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingLines(steps=None) as lines:
         lines.step({"step": 5, "loss": None, "val_loss": None, "grad_norm": None}, left=None)
     assert capsys.readouterr().out == "step 5  loss not finite  val not finite\n"

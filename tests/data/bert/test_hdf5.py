@@ -41,10 +41,10 @@ def arrays(rows: int, seed: int) -> dict[str, np.ndarray]:
     }
 
 
-def write(path: Path, found: dict[str, np.ndarray]) -> Path:
+def write(path: Path, arrays_by_key: dict[str, np.ndarray]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
-        for key, array in found.items():
+        for key, array in arrays_by_key.items():
             file.create_dataset(key, data=array, compression="gzip")
     return path
 
@@ -59,23 +59,25 @@ def folder(tmp_path: Path) -> Path:
 
 def read(path: Path | str, out: Path, **settings: object) -> PairSet:
     data = Data(path=str(path), validation=settings.pop("validation", 0.0))
-    found = prepare(data, out, pairs=Pairs(length=LENGTH, vocab=VOCAB), workers=1)
-    assert isinstance(found, PairSet)
-    return found
+    pairs = prepare(data, out, pairs=Pairs(length=LENGTH, vocab=VOCAB), workers=1)
+    assert isinstance(pairs, PairSet)
+    return pairs
 
 
 def test_records_are_the_files_rows_in_their_order(folder: Path, tmp_path: Path) -> None:
-    found = read(folder, tmp_path / "set")
-    wanted = [arrays(20 + number, number) for number in range(3)]  # and not those of the test file
-    rows = fields(found.train.read(np.arange(found.train.records), LENGTH), LENGTH)
-    assert found.train.records == 63
+    pairs = read(folder, tmp_path / "set")
+    expected = [arrays(20 + number, number) for number in range(3)]  # and not those of the test file
+    rows = fields(pairs.train.read(np.arange(pairs.train.records), LENGTH), LENGTH)
+    assert pairs.train.records == 63
     for key, got in (("input_ids", rows.tokens_NL), ("masked_lm_positions", rows.positions_NP)):
-        assert np.array_equal(got, np.concatenate([one[key] for one in wanted])), key
-    at, mask = np.arange(LENGTH), np.concatenate([one["input_mask"] for one in wanted])
+        assert np.array_equal(got, np.concatenate([file_arrays[key] for file_arrays in expected])), key
+    at, mask = np.arange(LENGTH), np.concatenate([file_arrays["input_mask"] for file_arrays in expected])
     assert np.array_equal(at < rows.real_N[:, None], mask)
-    segments = np.concatenate([one["segment_ids"] for one in wanted])
+    segments = np.concatenate([file_arrays["segment_ids"] for file_arrays in expected])
     assert np.array_equal((at >= rows.second_N[:, None]) & (mask == 1), segments)
-    assert np.array_equal(rows.label_N, np.concatenate([one["next_sentence_labels"] for one in wanted]))
+    assert np.array_equal(
+        rows.label_N, np.concatenate([file_arrays["next_sentence_labels"] for file_arrays in expected])
+    )
     goals = fixed(rows).goals_NL
     labels = np.full_like(goals, -100)
     for number, (places, ids) in enumerate(zip(rows.positions_NP, rows.ids_NP, strict=True)):  # as the script has it
@@ -85,43 +87,45 @@ def test_records_are_the_files_rows_in_their_order(folder: Path, tmp_path: Path)
 
 
 def test_held_out_records_are_the_last_of_each_file(folder: Path, tmp_path: Path) -> None:
-    found = read(folder, tmp_path / "set", validation=0.2)
-    assert [shard.records for shard in found.index.validation] == [4, 4, 4]
-    last = found.validation.read(np.array([3]), LENGTH)[0, :LENGTH]
+    pairs = read(folder, tmp_path / "set", validation=0.2)
+    assert [shard.records for shard in pairs.index.validation] == [4, 4, 4]
+    last = pairs.validation.read(np.array([3]), LENGTH)[0, :LENGTH]
     assert np.array_equal(last, arrays(20, 0)["input_ids"][19])
 
 
 def test_the_same_files_give_the_same_batches_at_any_number_of_ranks(folder: Path, tmp_path: Path) -> None:
     """Three files, and more ranks than files."""
-    found = read(folder, tmp_path / "set")
-    taken = []
+    pairs = read(folder, tmp_path / "set")
+    batches_by_world = []
     for world in (1, 2, 3, 4):
         readers = [
             Batches(
-                found.train, part=rank, parts=world, seed=5, sequences=10,
+                pairs.train, part=rank, parts=world, seed=5, sequences=10,
                 length=LENGTH, rows=10, positions=None, since=(0, 0),
             )
             for rank in range(world)
         ]  # fmt: skip
         steps = [[reader.read(step) for reader in readers] for step in range(1, 14)]
-        taken.append([np.concatenate([one.rows[: one.live].numpy() for one in parts]) for parts in steps])
-        samples = np.concatenate([one.samples for parts in steps for one in parts])
+        batches_by_world.append(
+            [np.concatenate([batch.rows[: batch.live].numpy() for batch in parts]) for parts in steps]
+        )
+        samples = np.concatenate([batch.samples for parts in steps for batch in parts])
         assert sorted(samples[:63].tolist()) == list(range(63))
-    for other in taken[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(taken[0], other, strict=True))
+    for batches in batches_by_world[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(batches_by_world[0], batches, strict=True))
 
 
 def test_files_are_converted_once(folder: Path, tmp_path: Path) -> None:
     data = Data(path=str(folder), validation=0.0)
-    one, two = (prepared(data, tmp_path / "store", pairs=Pairs(length=LENGTH, vocab=VOCAB)) for _ in range(2))
-    assert one.path == two.path
+    first, second = (prepared(data, tmp_path / "store", pairs=Pairs(length=LENGTH, vocab=VOCAB)) for _ in range(2))
+    assert first.path == second.path
     other = prepared(data, tmp_path / "store", pairs=Pairs(length=LENGTH, vocab=VOCAB + 1))
-    assert other.path != one.path
+    assert other.path != first.path
 
 
 def broken(key: str, change: Callable[[np.ndarray], np.ndarray]) -> dict[str, np.ndarray]:
-    found = arrays(8, 1)
-    return found | {key: change(found[key].copy())}
+    good = arrays(8, 1)
+    return good | {key: change(good[key].copy())}
 
 
 def put(row: int, column: int, value: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -133,7 +137,7 @@ def put(row: int, column: int, value: int) -> Callable[[np.ndarray], np.ndarray]
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("file_arrays", "message"),
     [
         ({k: v for k, v in arrays(4, 1).items() if k != "segment_ids"}, "has no segment_ids"),
         (broken("masked_lm_ids", lambda a: a[:5]), "differ in length (input_ids 8"),
@@ -147,12 +151,12 @@ def put(row: int, column: int, value: int) -> Callable[[np.ndarray], np.ndarray]
         ({k: v[:0] for k, v in arrays(4, 1).items()}, "has no sequences"),
     ],
 )
-def test_a_broken_file_is_refused_by_name(tmp_path: Path, found: dict[str, np.ndarray], words: str) -> None:
-    path = write(tmp_path / "mine.h5", found)
+def test_a_broken_file_is_refused_by_name(tmp_path: Path, file_arrays: dict[str, np.ndarray], message: str) -> None:
+    path = write(tmp_path / "mine.h5", file_arrays)
     with pytest.raises(UserError) as error:
         read(path, tmp_path / "set")
     assert str(path) in str(error.value)
-    assert words in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_file_that_is_no_hdf5_is_refused_by_name(tmp_path: Path) -> None:
@@ -173,13 +177,13 @@ def test_a_damaged_chunk_is_reported_by_file_array_and_rows(tmp_path: Path) -> N
 
 
 def test_unusable_data_is_reported_with_what_to_type(folder: Path, tmp_path: Path) -> None:
-    for settings, pairs, words in (
+    for settings, pairs, message in (
         ({}, None, r"sentence pairs for masked models.*bert-base"),
         ({}, Pairs(length=LENGTH), r"how large its vocabulary is.*model\.vocab"),
         ({}, Pairs(length=32, vocab=VOCAB), r"sequences of 16 tokens, and 32 were asked for"),
         ({"tokenizer": TrainTokenizer(train=300)}, Pairs(length=LENGTH), r"holds tokens already"),
     ):
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             prepare(Data(path=str(folder), **settings), tmp_path / "set", pairs=pairs)
     (folder / "notes_training_1.txt").write_text("text")
     with pytest.raises(UserError, match=r"notes_training_1\.txt is no HDF5 file"):
@@ -191,9 +195,9 @@ def test_unusable_data_is_reported_with_what_to_type(folder: Path, tmp_path: Pat
 
 def test_files_of_different_form_are_refused_together(tmp_path: Path) -> None:
     write(tmp_path / "d" / "a_training_0.hdf5", arrays(4, 1))
-    other = arrays(4, 1)
-    other |= {key: other[key][:, :3] for key in ("masked_lm_positions", "masked_lm_ids")}
-    write(tmp_path / "d" / "a_training_1.hdf5", other)
+    narrower = arrays(4, 1)
+    narrower |= {key: narrower[key][:, :3] for key in ("masked_lm_positions", "masked_lm_ids")}
+    write(tmp_path / "d" / "a_training_1.hdf5", narrower)
     with pytest.raises(UserError, match=r"4 masked positions per sequence, and .*has 3"):
         read(tmp_path / "d", tmp_path / "set")
 
@@ -203,16 +207,16 @@ def test_written_records_are_read_back(books: Path, tmp_path: Path, whole_words:
     data = Data(path=str(books), tokenizer=TrainTokenizer(train=300), validation=0.1)
     masking, out = Masking(predictions=6, whole_words=whole_words), tmp_path / "out"
     made = export(data, out, Pairs(length=32), masking, workers=1)
-    again = export(data, out, Pairs(length=32), masking, workers=1)
-    assert again.key == made.key
+    resumed = export(data, out, Pairs(length=32), masking, workers=1)
+    assert resumed.key == made.key
     back = prepare(
         Data(path=str(out), tokenizer=str(out / "tokenizer"), validation=0.0), tmp_path / "back", pairs=Pairs(length=32)
     )
     assert isinstance(back, PairSet)
     ids = np.arange(made.train.records)
-    words = masking_vocabulary(load_folder(made.tokenizer).tokenizer, "x")
-    wanted = join(masked(made.train.read(ids, 32), ids, 32, masking, words))
-    assert np.array_equal(back.train.read(ids, 32), wanted)
+    vocabulary_ids = masking_vocabulary(load_folder(made.tokenizer).tokenizer, "x")
+    expected = join(masked(made.train.read(ids, 32), ids, 32, masking, vocabulary_ids))
+    assert np.array_equal(back.train.read(ids, 32), expected)
     assert back.train.records == len(ids)
     assert open_prepared(back.path).index.predictions == 6
     with h5py.File(out / "pairs_training_00000.hdf5") as file:

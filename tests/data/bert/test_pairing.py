@@ -19,11 +19,11 @@ from stoker.spec.errors import UserError
 
 def documents(number: int, sentences: int, length: int) -> list[SentenceDocument]:
     """A token says its document, its sentence and its place."""
-    found = []
-    for one in range(number):
-        tokens = [one * 10_000 + sentence * 10 + at for sentence in range(sentences) for at in range(length)]
-        found.append(SentenceDocument(np.array(tokens), np.arange(sentences + 1) * length))
-    return found
+    made = []
+    for document in range(number):
+        tokens = [document * 10_000 + sentence * 10 + at for sentence in range(sentences) for at in range(length)]
+        made.append(SentenceDocument(np.array(tokens), np.arange(sentences + 1) * length))
+    return made
 
 
 def test_the_second_sentence_follows_in_half_of_them_and_else_is_of_another_document() -> None:
@@ -78,15 +78,15 @@ def texts(folder: Path, number: int) -> Path:
     chance = random.Random(6)
     words = ["stoker", "fire", "coal", "engine", "grate", "boiler", "feeds", "warms"]
     folder.mkdir()
-    for one in range(number):
+    for file in range(number):
         lines = [" ".join(f"{' '.join(chance.choices(words, k=6))}." for _ in range(40)) for _ in range(740)]
-        (folder / f"{one}.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
     return folder
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    held = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
-    return held | {"index": (folder / "index.json").read_bytes()}
+    shards = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
+    return shards | {"index": (folder / "index.json").read_bytes()}
 
 
 @pytest.mark.parametrize(("number", "workers"), [(2, 1), pytest.param(5, 2, marks=pytest.mark.soak)])
@@ -100,32 +100,32 @@ def test_any_interruption_and_any_number_of_processes_give_the_same_bytes(
         if progress.phase == "tokens" and progress.done > 0.7 * progress.total:
             raise Enough
 
-    where = str(texts(tmp_path / "texts", number))
-    data, of = Data(path=where, tokenizer=str(pairs / "tokenizer"), validation=0.1), Pairs(length=64)
+    folder = str(texts(tmp_path / "texts", number))
+    data, settings = Data(path=folder, tokenizer=str(pairs / "tokenizer"), validation=0.1), Pairs(length=64)
     with pytest.raises(Enough):
-        prepare(data, tmp_path / "resumed", pairs=of, workers=workers, progress=stop)
+        prepare(data, tmp_path / "resumed", pairs=settings, workers=workers, progress=stop)
     assert list((tmp_path / "resumed").glob("train-*.bin"))
     with pytest.raises(UserError, match="is not a complete token set"):
         open_prepared(tmp_path / "resumed")
-    made = prepare(data, tmp_path / "resumed", pairs=of, workers=workers)
-    prepare(data, tmp_path / "whole", pairs=of, workers=1)
+    made = prepare(data, tmp_path / "resumed", pairs=settings, workers=workers)
+    prepare(data, tmp_path / "whole", pairs=settings, workers=1)
     assert len(made.index.train) == number
     assert files(tmp_path / "resumed") == files(tmp_path / "whole")
     made.verify()
 
 
 def test_records_are_what_the_model_reads(pairs: Path) -> None:
-    found = open_prepared(pairs)
-    assert isinstance(found, PairSet)
-    tokenizer = load_folder(found.tokenizer).tokenizer
-    rows = fields(found.train.read(np.arange(found.train.records), 32), 32)
+    prepared = open_prepared(pairs)
+    assert isinstance(prepared, PairSet)
+    tokenizer = load_folder(prepared.tokenizer).tokenizer
+    rows = fields(prepared.train.read(np.arange(prepared.train.records), 32), 32)
     assert (rows.tokens_NL[:, 0] == tokenizer.token_to_id("[CLS]")).all()
     assert ((rows.tokens_NL == tokenizer.token_to_id("[SEP]")).sum(axis=1) == 2).all()
     assert (rows.tokens_NL[np.arange(len(rows.real_N)), rows.real_N - 1] == tokenizer.token_to_id("[SEP]")).all()
     assert (rows.tokens_NL[np.arange(len(rows.real_N)), rows.second_N - 1] == tokenizer.token_to_id("[SEP]")).all()
     assert not (rows.tokens_NL * (np.arange(32) >= rows.real_N[:, None])).any()
-    assert found.train.tokens == rows.real_N.sum()
-    share = found.validation.records / (found.validation.records + found.train.records)
+    assert prepared.train.tokens == rows.real_N.sum()
+    share = prepared.validation.records / (prepared.validation.records + prepared.train.records)
     assert share == pytest.approx(0.05, abs=0.01)
 
 
@@ -136,24 +136,43 @@ def test_text_from_elsewhere_gives_the_pairs_of_the_same_text_here(
     for book in sorted(books.iterdir()):
         server.write(f"datasets/owner/name/{book.name}", book.read_bytes())
     data = Data(path="hf://datasets/owner/name", tokenizer=str(pairs / "tokenizer"), validation=0.05)
-    there = prepare(data, tmp_path / "there", pairs=Pairs(length=32), workers=1)
-    assert [shard.sha256 for shard in there.index.train] == [shard.sha256 for shard in open_prepared(pairs).index.train]
+    remote = prepare(data, tmp_path / "there", pairs=Pairs(length=32), workers=1)
+    assert [shard.sha256 for shard in remote.index.train] == [
+        shard.sha256 for shard in open_prepared(pairs).index.train
+    ]
     assert not (tmp_path / "there" / ".fetched").exists()
 
 
 def test_a_set_reports_its_kind_its_length_and_missing_files(pairs: Path, tokens: Path, tmp_path: Path) -> None:
-    found = open_prepared(pairs)
+    prepared = open_prepared(pairs)
     assert json.loads((pairs / "index.json").read_text())["kind"] == KIND
     assert isinstance(open_prepared(tokens), TokenSet)
     with pytest.raises(UserError, match=r"pairs of 32 tokens, not of 64.*Set batch\.length to 32"):
-        found.train.samples(64)
+        prepared.train.samples(64)
     with pytest.raises(IndexError):
-        found.train.read(np.array([found.train.records]), 32)
+        prepared.train.read(np.array([prepared.train.records]), 32)
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / "index.json").write_bytes((pairs / "index.json").read_bytes())
     with pytest.raises(UserError, match=r"train-00000\.bin is missing"):
         open_prepared(copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train": None},
+        {"train": [{"file": "../../secret", "records": 1, "tokens": 1, "sha256": ""}]},
+        {"train": [{"file": "train-00000.bin"}]},
+        {"length": -3},
+        {"predictions": "many"},
+    ],
+)
+def test_a_damaged_index_is_reported(pairs: Path, tmp_path: Path, change: dict[str, object]) -> None:
+    index = json.loads((pairs / "index.json").read_text())
+    (tmp_path / "index.json").write_text(json.dumps(index | change))
+    with pytest.raises(UserError, match=r"index\.json is damaged"):
+        open_prepared(tmp_path)
 
 
 def test_a_tokenizer_that_cannot_mask_is_refused_before_anything_is_made(

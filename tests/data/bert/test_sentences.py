@@ -4,7 +4,7 @@ from stoker.data.bert.sentences import sentences
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("One. Two! Three? Four…", ["One.", "Two!", "Three?", "Four…"]),
         ('"Stop!" he said. (So he did.) Then', ['"Stop!"', "he said.", "(So he did.)", "Then"]),
@@ -15,5 +15,5 @@ from stoker.data.bert.sentences import sentences
         (" \n\n ", []),
     ],
 )
-def test_sentences_end_at_punctuation_and_empty_lines(text: str, found: list[str]) -> None:
-    assert sentences(text) == found
+def test_sentences_end_at_punctuation_and_empty_lines(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected

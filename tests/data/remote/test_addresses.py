@@ -1,4 +1,4 @@
-"""What comes from the web can be neither read nor changed on its way, and no message tells a secret."""
+"""What comes from the web can be neither read nor changed on its way, and no message shows a secret."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_a_private_connection_is_allowed(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("http://example.com/a", "over http://"),
         ("http://127.0.0.1.example.com/a", "over http://"),
@@ -24,8 +24,8 @@ def test_a_private_connection_is_allowed(url: str) -> None:
         ("https://bob:hunter2@example.com/a?key=hunter2", "contains a password"),
     ],
 )
-def test_other_urls_are_refused_and_no_password_is_shown(url: str, words: str) -> None:
-    with pytest.raises(UserError, match=words) as e:
+def test_other_urls_are_refused_and_no_password_is_shown(url: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as e:
         check(url)
     assert "hunter2" not in str(e.value)
 

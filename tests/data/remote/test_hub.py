@@ -34,7 +34,9 @@ def data(path: str | list[str], **settings: object) -> Data:
 
 def stream(tokens: TokenSet) -> np.ndarray:
     parts = [tokens.train, tokens.validation]
-    return np.concatenate([found for split in parts for _, _, found in split.stretches(0, split.tokens)])
+    return np.concatenate(
+        [tokens_of_shard for split in parts for _, _, tokens_of_shard in split.stretches(0, split.tokens)]
+    )
 
 
 def write_every_format(hub, name: str = "owner/name") -> Path:
@@ -70,9 +72,9 @@ def test_every_format_gives_the_tokens_of_the_same_files_here_while_every_third_
     # The units differ, and so does what is held out.
     assert sorted(stream(fetched).tolist()) == sorted(stream(here).tolist())
     assert fetched.index.documents == here.index.documents
-    asked = server.requests()
-    assert {request["fault"] for request in asked} == {None, 500, 429, "cut"}
-    assert not list(fetched.path.rglob("*fetched*")), "what was fetched is deleted when it is tokenised"
+    requests = server.requests()
+    assert {request["fault"] for request in requests} == {None, 500, 429, "cut"}
+    assert not list(fetched.path.rglob("*fetched*")), "a fetched file is deleted once it is tokenised"
 
 
 def test_an_interrupted_body_is_resumed_and_no_byte_comes_twice(hub, tmp_path: Path) -> None:
@@ -95,11 +97,11 @@ def test_nothing_is_fetched_again_until_a_file_changes(hub, tmp_path: Path) -> N
     for number in range(3):
         server.write(f"datasets/owner/name/{number}.txt", prose(3000, number))
     first = prepared(data("hf://datasets/owner/name"), tmp_path)
-    before = len([one for one in server.requests() if one["path"].startswith("/cdn/")])
+    before = len([request for request in server.requests() if request["path"].startswith("/cdn/")])
     server.write("datasets/owner/name/README.md", "another commit, the same data")
-    again = prepared(data("hf://datasets/owner/name"), tmp_path)
-    assert (again.key, again.path) == (first.key, first.path)
-    assert len([one for one in server.requests() if one["path"].startswith("/cdn/")]) == before
+    second = prepared(data("hf://datasets/owner/name"), tmp_path)
+    assert (second.key, second.path) == (first.key, first.path)
+    assert len([request for request in server.requests() if request["path"].startswith("/cdn/")]) == before
     server.write("datasets/owner/name/1.txt", prose(3000, 9))
     assert prepared(data("hf://datasets/owner/name"), tmp_path).key != first.key
 
@@ -107,23 +109,23 @@ def test_nothing_is_fetched_again_until_a_file_changes(hub, tmp_path: Path) -> N
 def test_a_partial_file_of_a_killed_prepare_is_resumed(hub, tmp_path: Path) -> None:
     server = hub()
     server.write("datasets/owner/name/a.txt", prose(50_000, 1))
-    whole = prepared(data("hf://datasets/owner/name"), tmp_path / "one")
-    again = prepared(data("hf://datasets/owner/name"), tmp_path / "two")
-    shutil.rmtree(again.path)
-    again.path.mkdir()
+    undisturbed = prepared(data("hf://datasets/owner/name"), tmp_path / "one")
+    resumed = prepared(data("hf://datasets/owner/name"), tmp_path / "two")
+    shutil.rmtree(resumed.path)
+    resumed.path.mkdir()
     (file,) = find("hf://datasets/owner/name")
-    (again.path / ".fetched").mkdir()
-    partial, content = kept_in(file, again.path).path, (server.root / "datasets/owner/name/a.txt").read_bytes()
+    (resumed.path / ".fetched").mkdir()
+    partial, content = kept_in(file, resumed.path).path, (server.root / "datasets/owner/name/a.txt").read_bytes()
     partial.with_name(f"{partial.name}.part").write_bytes(content[:4000])
-    asked = len(server.requests())
-    again = prepared(data("hf://datasets/owner/name"), tmp_path / "two")
-    bodies = [request for request in server.requests()[asked:] if request["path"].startswith("/cdn/")]
+    before = len(server.requests())
+    resumed = prepared(data("hf://datasets/owner/name"), tmp_path / "two")
+    bodies = [request for request in server.requests()[before:] if request["path"].startswith("/cdn/")]
     assert [request["range"] for request in bodies] == ["bytes=4000-"]
-    assert np.array_equal(stream(again), stream(whole))
+    assert np.array_equal(stream(resumed), stream(undisturbed))
 
 
 @pytest.mark.parametrize(
-    ("word", "names"),
+    ("location", "names"),
     [
         ("hf://datasets/owner/name", ["data/test-0.jsonl", "data/train-0.jsonl", "data/train-1.jsonl", "de/x.csv"]),
         ("hf://owner/name/de", ["x.csv"]),
@@ -134,7 +136,7 @@ def test_a_partial_file_of_a_killed_prepare_is_resumed(hub, tmp_path: Path) -> N
         ("hf://datasets/owner/name@refs/convert/parquet/de", ["x.csv"]),
     ],
 )
-def test_a_path_or_a_glob_picks_a_config_or_a_split(hub, word: str, names: list[str]) -> None:
+def test_a_path_or_a_glob_picks_a_config_or_a_split(hub, location: str, names: list[str]) -> None:
     server = hub()
     for name in (
         "data/train-0.jsonl",
@@ -147,7 +149,7 @@ def test_a_path_or_a_glob_picks_a_config_or_a_split(hub, word: str, names: list[
     ):
         server.write(f"datasets/owner/name/{name}", f"text\n{name}\n")
     server.write("datasets/owner/name/dataset_infos.json", "{}")
-    assert [file.name for file in find(word)] == names
+    assert [file.name for file in find(location)] == names
 
 
 def test_a_token_is_for_the_hub_alone(hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,13 +157,13 @@ def test_a_token_is_for_the_hub_alone(hub, tmp_path: Path, monkeypatch: pytest.M
     server.write("datasets/private/name/a.txt", prose(3000, 1))
     monkeypatch.setenv("HF_TOKEN", "good")
     prepared(data("hf://datasets/private/name"), tmp_path)
-    asked = server.requests()
-    assert {one["authorization"] for one in asked if "/cdn/" not in one["path"]} == {"Bearer good"}
-    assert [one["authorization"] for one in asked if "/cdn/" in one["path"]] == [None]
+    requests = server.requests()
+    assert {request["authorization"] for request in requests if "/cdn/" not in request["path"]} == {"Bearer good"}
+    assert [request["authorization"] for request in requests if "/cdn/" in request["path"]] == [None]
 
 
 @pytest.mark.parametrize(
-    ("word", "words"),
+    ("location", "phrases"),
     [
         ("hf://datasets/nobody/nothing", ["no dataset nobody/nothing", "Check its name", "HF_TOKEN"]),
         ("hf://datasets/private/name", ["private", "HF_TOKEN"]),
@@ -173,13 +175,13 @@ def test_a_token_is_for_the_hub_alone(hub, tmp_path: Path, monkeypatch: pytest.M
         ("ftp://host/file", ["ftp://", "hf://"]),
     ],
 )
-def test_missing_and_forbidden_datasets_are_one_line_and_a_remedy(hub, word: str, words: list[str]) -> None:
+def test_missing_and_forbidden_datasets_are_one_line_and_a_remedy(hub, location: str, phrases: list[str]) -> None:
     server = hub()
     for name in ("owner/name", "gated/name", "private/name"):
         server.write(f"datasets/{name}/a.txt", "text")
     with pytest.raises(UserError) as e:
-        find(word)
-    assert all(part in str(e.value) for part in words), str(e.value)
+        find(location)
+    assert all(phrase in str(e.value) for phrase in phrases), str(e.value)
 
 
 def test_a_hub_that_does_not_answer_is_given_up(hub) -> None:
@@ -209,8 +211,8 @@ def test_a_server_that_is_no_hub_is_reported_in_one_line(answering, monkeypatch,
 
 def test_a_list_without_an_end_is_given_up(answering, monkeypatch) -> None:
     def answer(_: str, path: str, __: object) -> tuple[int, dict[str, str], bytes]:
-        there = path.partition("?")[0]
-        return 200, {"Link": f'<{there}?cursor=1>; rel="next"'}, b"[]" if "/tree/" in path else b'{"sha": "c0ffee"}'
+        page = path.partition("?")[0]
+        return 200, {"Link": f'<{page}?cursor=1>; rel="next"'}, b"[]" if "/tree/" in path else b'{"sha": "c0ffee"}'
 
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://{answering(answer)}")
     with pytest.raises(UserError, match=r"the list of its files has no end"):
@@ -231,13 +233,13 @@ def test_an_unencrypted_hub_gets_no_request(answering, monkeypatch) -> None:
 def test_a_file_with_another_hash_than_the_hubs_is_refused(hub, tmp_path: Path) -> None:
     server = hub()
     file = server.write("datasets/owner/name/a.txt", prose(5000, 1))
-    found = find("hf://datasets/owner/name")
+    files = find("hf://datasets/owner/name")
     file.write_bytes(b"x" * file.stat().st_size)
     (tmp_path / ".fetched").mkdir()
-    there = kept_in(found[0], tmp_path)
-    there.path.with_name(f"{there.path.name}.part").write_bytes(file.read_bytes())
+    fetched = kept_in(files[0], tmp_path)
+    fetched.path.with_name(f"{fetched.path.name}.part").write_bytes(file.read_bytes())
     with pytest.raises(UserError, match="damaged"):
-        list(fetch(there))
+        list(fetch(fetched))
 
 
 def test_a_bad_record_is_reported_with_the_remote_files_name(hub, tmp_path: Path) -> None:
@@ -256,7 +258,7 @@ def test_the_command_prepares_it_and_reports_errors(hub, stoker) -> None:
     server = hub(fail_every=3)
     server.write("datasets/owner/name/train/a.txt", prose(200_000, 1))
     done = stoker("prepare", "hf://datasets/owner/name/train/*.txt", "-o", "set", "--tokenizer", "300")
-    assert re.search(r"training the tokenizer: \d", done.stdout), "bytes are told as they come"
+    assert re.search(r"training the tokenizer: \d", done.stdout), "bytes are reported as they arrive"
     assert (stoker.folder / "set" / "index.json").is_file()
     wrong = stoker("prepare", "hf://datasets/nobody/nothing", "-o", "other", code=2)
     assert "Traceback" not in wrong.stderr

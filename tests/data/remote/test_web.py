@@ -58,8 +58,8 @@ def test_files_of_one_name_and_date_are_told_apart_by_place_and_size(answering, 
     texts = {"/a/x.txt": TEXT, "/b/x.txt": TEXT.upper(), "/get?id=1": TEXT, "/get?id=2": TEXT.upper()}
 
     def answer(_: str, path: str, __: Message) -> tuple[int, dict[str, str], bytes]:
-        told = {"Content-Length": str(len(texts[path])), "Last-Modified": "Sun, 15 Nov 2026 10:00:00 GMT"}
-        return 200, told, texts[path].encode()
+        headers = {"Content-Length": str(len(texts[path])), "Last-Modified": "Sun, 15 Nov 2026 10:00:00 GMT"}
+        return 200, headers, texts[path].encode()
 
     host = answering(answer)
     keys = {path: prepared(data(f"http://{host}{path}"), tmp_path, workers=1).key for path in texts}
@@ -79,14 +79,14 @@ def test_a_file_that_is_named_twice_is_used_once(hub, tmp_path: Path) -> None:
     server.write("files/a.txt", TEXT)
     server.write("datasets/owner/name/b.txt", TEXT)
     (tmp_path / "c.txt").write_text(TEXT)
-    here, there, listed = str(tmp_path / "c.txt"), f"{server.url}/files/a.txt", "hf://owner/name"
-    tokens = prepared(data(here, there, there, here, listed, f"{listed}/b.txt"), tmp_path / "store", workers=1)
+    here, remote, listed = str(tmp_path / "c.txt"), f"{server.url}/files/a.txt", "hf://owner/name"
+    tokens = prepared(data(here, remote, remote, here, listed, f"{listed}/b.txt"), tmp_path / "store", workers=1)
     assert tokens.index.bytes == 3 * len(TEXT)
 
 
-@pytest.mark.parametrize("there", ["http://example.com/a.txt", "ftp://127.0.0.1:9/a.txt"])
-def test_a_redirect_to_where_anybody_could_listen_is_not_followed(answering, there: str) -> None:
-    host = answering(lambda *_: (302, {"Location": there, "Content-Length": "0"}, b""))
+@pytest.mark.parametrize("target", ["http://example.com/a.txt", "ftp://127.0.0.1:9/a.txt"])
+def test_a_redirect_to_where_anybody_could_listen_is_not_followed(answering, target: str) -> None:
+    host = answering(lambda *_: (302, {"Location": target, "Content-Length": "0"}, b""))
     with pytest.raises(UserError, match=r"can be read and changed on its way"):
         find(f"http://{host}/a.txt")
 
@@ -113,8 +113,8 @@ def test_another_part_than_was_asked_for_is_not_taken(answering, tmp_path: Path)
         if start and wrong:
             wrong.pop()
             start, stop = 0, stop - start
-        where = f"bytes {start}-{stop - 1}/{len(TEXT)}"
-        return 206, {"ETag": '"x"', "Content-Range": where}, TEXT[start:stop].encode()
+        content_range = f"bytes {start}-{stop - 1}/{len(TEXT)}"
+        return 206, {"ETag": '"x"', "Content-Range": content_range}, TEXT[start:stop].encode()
 
     file = kept_in(find(f"http://{answering(answer)}/a.txt")[0], tmp_path)
     file.path.parent.mkdir()
@@ -133,7 +133,7 @@ def test_a_long_name_in_any_script_is_no_trouble(hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "words"),
+    ("location", "phrases"),
     [
         ("{url}/files/x.hdf5", ["HDF5 files can only be read from this machine", "Fetch them first"]),
         ("{url}/files/none.txt", ["there is no"]),
@@ -143,13 +143,13 @@ def test_a_long_name_in_any_script_is_no_trouble(hub, tmp_path: Path) -> None:
         ("https://127.0.0.1:9/a.txt", ["cannot be fetched", "network"]),
     ],
 )
-def test_errors_are_one_line_and_a_remedy(hub, word: str, words: list[str]) -> None:
+def test_errors_are_one_line_and_a_remedy(hub, location: str, phrases: list[str]) -> None:
     server = hub()
     server.write("files/empty.txt", "")
     server.write("files/x.hdf5", "x")
     with pytest.raises(UserError) as e:
-        find(word.format(url=server.url))
-    assert all(part in str(e.value) for part in words), str(e.value)
+        find(location.format(url=server.url))
+    assert all(phrase in str(e.value) for phrase in phrases), str(e.value)
 
 
 @pytest.mark.parametrize("header", [{"Retry-After": "7"}, {"RateLimit": '"api";r=0;t=7'}])

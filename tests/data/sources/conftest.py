@@ -15,14 +15,14 @@ def documents() -> Documents:
 
     def read(path: Path, *, field: str = "text", skip: bool = False, target: int = 1 << 30) -> tuple[list[str], int]:
         source, bad = source_of(format_of(path)), BadRecords(skip=skip)
-        found, text = [], ""
+        texts, text = [], ""
         for span in source.spans(path, path.stat().st_size, target):
             for piece in source.pieces(path, span, field, bad):
                 text += piece.text
                 if piece.last:
-                    found.append(text)
+                    texts.append(text)
                     text = ""
         assert text == ""
-        return found, bad.skipped
+        return texts, bad.skipped
 
     return read

@@ -16,10 +16,10 @@ RECORDS = [{"n": i / 3, "text": text, "tags": [{"data": [1]}]} for i, text in en
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("ascii", [True, False])
 @pytest.mark.parametrize(
-    "whole", [RECORDS, {"data": RECORDS}, {"version": 1.5, "meta": {"data": []}, "data": RECORDS, "more": 1}]
+    "content", [RECORDS, {"data": RECORDS}, {"version": 1.5, "meta": {"data": []}, "data": RECORDS, "more": 1}]
 )
-def test_the_records_of_the_list_are_the_documents(tmp_path: Path, documents, whole, ascii: bool, indent) -> None:
-    text = json.dumps(whole, ensure_ascii=ascii, indent=indent)
+def test_the_records_of_the_list_are_the_documents(tmp_path: Path, documents, content, ascii: bool, indent) -> None:
+    text = json.dumps(content, ensure_ascii=ascii, indent=indent)
     (tmp_path / "a.json").write_text(text)
     assert documents(tmp_path / "a.json") == (TEXTS, 0)
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(text.encode()))

@@ -13,9 +13,9 @@ def test_one_column_is_the_text_and_row_groups_are_the_spans(tmp_path: Path, doc
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": range(5000), "body": texts}), path, row_group_size=300)
     size = path.stat().st_size
-    found = spans(path, size, size // 5)
-    assert 4 <= len(found) <= 6
-    assert (found[0].start, found[-1].stop) == (0, 17)
+    row_group_spans = spans(path, size, size // 5)
+    assert 4 <= len(row_group_spans) <= 6
+    assert (row_group_spans[0].start, row_group_spans[-1].stop) == (0, 17)
     for target in (1, size // 5, size):
         assert documents(path, field="body", target=target) == (texts, 0)
 

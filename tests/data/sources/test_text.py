@@ -22,8 +22,8 @@ def test_spans_of_a_long_file_join_to_the_whole(tmp_path: Path, documents) -> No
         text = "".join(draw.choices(alphabet, k=400_000))
         (tmp_path / "a.txt").write_text(text)
         for target in (60_000, 100_001):
-            found = spans(tmp_path / "a.txt", (tmp_path / "a.txt").stat().st_size, target)
-            assert len(found) > 2
+            file_spans = spans(tmp_path / "a.txt", (tmp_path / "a.txt").stat().st_size, target)
+            assert len(file_spans) > 2
             assert documents(tmp_path / "a.txt", target=target) == ([text], 0)
 
 

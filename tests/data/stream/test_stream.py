@@ -50,13 +50,13 @@ def test_the_first_window_is_enough_to_start_and_the_rest_completes_the_set(tmp_
     held_out = tokens.validation.tokens
     assert held_out > 0.04 * WINDOW
     feed(tokens.path, tokens=sys.maxsize, progress=lambda _: None)
-    whole = open_set(tokens.path)
-    assert whole.whole
-    assert not isinstance(whole, StreamSet)
-    assert whole.key == tokens.key == set_of(data, tmp_path / "store").key
-    assert whole.validation.tokens == held_out, "only the first window has any"
-    assert whole.index.documents == 1200
-    whole.verify()
+    complete = open_set(tokens.path)
+    assert complete.whole
+    assert not isinstance(complete, StreamSet)
+    assert complete.key == tokens.key == set_of(data, tmp_path / "store").key
+    assert complete.validation.tokens == held_out, "only the first window has any"
+    assert complete.index.documents == 1200
+    complete.verify()
 
 
 def test_the_order_is_the_same_while_the_end_is_unknown_and_after(tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_the_order_is_the_same_while_the_end_is_unknown_and_after(tmp_path: Path
     feed(early.path, tokens=sys.maxsize, progress=lambda _: None)
     late = early.train.order(5, 16).draw(0, 3000)  # the same object has grown
     assert np.array_equal(first.ids, late.ids[:100])
-    whole = open_set(early.path)
-    samples = whole.train.samples(16)
+    complete = open_set(early.path)
+    samples = complete.train.samples(16)
     assert np.array_equal(late.ids, Windowed(5, samples, WINDOW // 16).draw(0, 3000).ids)
-    assert np.array_equal(early.train.read(late.ids, 16), whole.train.read(late.ids, 16))
+    assert np.array_equal(early.train.read(late.ids, 16), complete.train.read(late.ids, 16))
     assert sorted(late.ids[:samples]) == list(range(samples))
 
 
@@ -82,9 +82,9 @@ def test_the_shards_are_the_same_however_often_the_feeder_is_killed(tmp_path: Pa
     draw = random.Random(os.urandom(4))
     feeder = feeder_of(killed)
     assert feeder is not None
-    for wanted in (2, 4, 6):  # windows
+    for windows in (2, 4, 6):
         made = len((killed.path / "journal.jsonl").read_text().splitlines())
-        feeder.want(wanted * WINDOW)
+        feeder.want(windows * WINDOW)
         process = feeder._process
         assert process is not None
         eventually(lambda made=made: len((killed.path / "journal.jsonl").read_text().splitlines()) > made)
@@ -127,9 +127,9 @@ def test_two_feeders_make_every_shard_once(tmp_path: Path, eventually) -> None:
     for feeder in both:
         assert feeder is not None
         feeder.close()
-    whole = open_set(tokens.path)
-    assert whole.index.documents == 1200
-    files = [shard.file for shard in whole.index.train]
+    complete = open_set(tokens.path)
+    assert complete.index.documents == 1200
+    files = [shard.file for shard in complete.index.train]
     assert len(set(files)) == len(files)
 
 
@@ -145,7 +145,7 @@ def test_an_error_of_the_feeder_reaches_all_waiting_readers(tmp_path: Path) -> N
         order.draw(100_000, 100_001)
     with pytest.raises(UserError, match=r"5\.jsonl, line 201"):
         open_set(tokens.path).train.order(1, 16).draw(100_000, 100_001)
-    (folder / "5.jsonl").write_text('{"text": "mended"}\n')
+    (folder / "5.jsonl").write_text('{"text": "fixed"}\n')
     assert set_of(spec(folder), tmp_path / "store").problem() is None
 
 
@@ -161,15 +161,17 @@ def test_a_remote_stream_keeps_one_file_at_a_time(hub, tmp_path: Path) -> None:
     server = hub(fail_every=3)
     for file in sorted(write(tmp_path / "data").iterdir()):
         server.write(f"datasets/owner/name/{file.name}", file.read_bytes())
-    there = set_of(spec("hf://datasets/owner/name", ahead=1), tmp_path / "store")
-    asked = {one["path"].rpartition("/")[2] for one in server.requests() if one["path"].startswith("/cdn/")}
-    assert asked < {f"{number}.jsonl" for number in range(6)}, "the rest is not fetched before its turn"
-    maker, most = StreamWriter(there.path), 0
+    remote = set_of(spec("hf://datasets/owner/name", ahead=1), tmp_path / "store")
+    fetched = {
+        request["path"].rpartition("/")[2] for request in server.requests() if request["path"].startswith("/cdn/")
+    }
+    assert fetched < {f"{number}.jsonl" for number in range(6)}, "the rest is not fetched before its turn"
+    maker, kept_files = StreamWriter(remote.path), 0
     while not maker.has(sys.maxsize):
         for _ in maker.step():
-            most = max(most, len(list((there.path / ".fetched").glob("*.jsonl"))))
-    assert most <= 2
-    assert not (there.path / ".fetched").exists()
-    here = set_of(spec(tmp_path / "data", tokenizer=str(there.tokenizer)), tmp_path / "other")
-    feed(here.path, tokens=sys.maxsize, progress=lambda _: None)
-    assert content(here.path) == content(there.path)
+            kept_files = max(kept_files, len(list((remote.path / ".fetched").glob("*.jsonl"))))
+    assert kept_files <= 2
+    assert not (remote.path / ".fetched").exists()
+    local = set_of(spec(tmp_path / "data", tokenizer=str(remote.tokenizer)), tmp_path / "other")
+    feed(local.path, tokens=sys.maxsize, progress=lambda _: None)
+    assert content(local.path) == content(remote.path)

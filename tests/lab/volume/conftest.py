@@ -1,4 +1,4 @@
-"""A namespace with Stoker on its volume, and runs that live there."""
+"""A namespace with Stoker on its volume, and runs on that volume."""
 
 import random
 import uuid
@@ -13,7 +13,7 @@ from stoker.kube import connect
 from stoker.rundir import RunDir, consent
 from stoker.spec.run import ScriptSpec
 from tests.lab.namespaces import VOLUME, fresh
-from tests.lab.volume.run_there import LIBRARY, There, lay, of_the_run
+from tests.lab.volume.cluster_run import LIBRARY, ClusterRun, start_run_pod, upload_stoker
 
 WORKER = """
 import os, subprocess, sys, time
@@ -26,14 +26,14 @@ subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"], env=os.en
 
 @pytest.fixture(scope="session")
 def kubectl(lab: Any) -> Iterator[Any]:
-    """A namespace for all tests of this folder, whose volume has Stoker on it."""
-    with fresh(lab.kubectl) as found:
-        lay(lab, found)
-        yield found
+    """A namespace for all tests of this folder, with Stoker on its volume."""
+    with fresh(lab.kubectl) as kubectl:
+        upload_stoker(lab, kubectl)
+        yield kubectl
 
 
 @pytest.fixture
-def there(lab: Any, kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
+def cluster_run(lab: Any, kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterRun]:
     monkeypatch.setenv("KUBECONFIG", str(lab.kubeconfig))
     name = f"demo-{uuid.uuid4().hex[:4]}"
     on = {"kind": "kubernetes", "image": lab.base, "volume": VOLUME, "namespace": kubectl.namespace}
@@ -52,16 +52,16 @@ def there(lab: Any, kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     ref.write(run)
     consent.record_image(run, ref.image)
-    yield There(name=name, run=run, ref=ref, folder=tmp_path, cluster=cluster, kubectl=kubectl)
+    yield ClusterRun(name=name, run=run, ref=ref, folder=tmp_path, cluster=cluster, kubectl=kubectl)
     for labels in (f"stoker.dev/reader={name}", f"stoker.dev/run={name}"):
         kubectl("delete", "pods", f"--selector={labels}", "--now", "--wait=false")
 
 
 @pytest.fixture
-def live(there: There, lab: Any) -> str:
-    """A pod that looks like one of the run's."""
-    name = of_the_run(there, lab, WORKER.replace("NAME", there.name), until="Running")
-    there.stoker("cp", str(there.run.path / "spec.yaml"), f"{there.name}:spec.yaml")
+def live(cluster_run: ClusterRun, lab: Any) -> str:
+    """A pod with the labels of a pod of the run."""
+    name = start_run_pod(cluster_run, lab, WORKER.replace("NAME", cluster_run.name), until="Running")
+    cluster_run.stoker("cp", str(cluster_run.run.path / "spec.yaml"), f"{cluster_run.name}:spec.yaml")
     return name
 
 

@@ -1,4 +1,4 @@
-"""The `stoker` that is typed, and a bed with all that the faults need."""
+"""The `stoker` command that remedies use, and a cluster in which faults can be made."""
 
 import os
 import shlex
@@ -13,9 +13,9 @@ import pytest
 from lab.kubectl import Kubectl
 from stoker.cli.main import main
 from tests.lab.sharing import fake_nodes
-from tests.lab.why.bed import Bed
-from tests.lab.why.registry import locked_registry, put_strange_image
-from tests.lab.why.troubles import FREE, HELD, claim, dumb_node, queue, release
+from tests.lab.why.faulty_runs import FaultInjector
+from tests.lab.why.objects import FINALIZER, NO_FINALIZERS, claim, delete_namespace, node_without_kubelet, queue
+from tests.lab.why.registry import locked_registry, push_foreign_image
 
 
 @pytest.fixture
@@ -33,36 +33,41 @@ def stoker(
 
     def call(*words: str) -> str:
         code = main(list(words))
-        said = capsys.readouterr()
-        assert code == 0, said.err
-        return said.out
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        return output.out
 
     return call
 
 
 @pytest.fixture
-def bed(lab: Any, namespace: Any, tmp_path: Path, stoker: Callable[..., str]) -> Iterator[Bed]:  # noqa: ARG001
-    """With claims that cannot be bound, an image of another platform, a registry that is locked, and fake nodes."""
+def injector(
+    lab: Any,
+    namespace: Any,
+    tmp_path: Path,
+    stoker: Callable[..., str],  # noqa: ARG001
+) -> Iterator[FaultInjector]:
+    """With claims that cannot be bound, an image of another platform, a registry with a password, and fake nodes."""
     namespace.kubectl.apply(claim("classless", storageClassName="nonesuch"), claim("bare", storageClassName=""))
-    put_strange_image()
+    push_foreign_image()
     named = f"why{uuid.uuid4().hex[:6]}"
     with fake_nodes(3, named=named):
         try:
             lab.kubectl("cordon", f"{named}-00001")
-            lab.kubectl.apply(queue(named), dumb_node(f"{named}-silent"))
+            lab.kubectl.apply(queue(named), node_without_kubelet(f"{named}-silent"))
             with locked_registry() as locked:
-                yield Bed(lab, namespace, tmp_path, locked, named)
+                yield FaultInjector(lab, namespace, tmp_path, locked, named)
         finally:
-            tidy(lab.kubectl, namespace, named)
+            clean_up(lab.kubectl, namespace, named)
 
 
-def tidy(kubectl: Kubectl, namespace: Any, named: str) -> None:
+def clean_up(kubectl: Kubectl, namespace: Any, named: str) -> None:
     kubectl("label", "nodes", "--all", "team-")
     kubectl("delete", "validatingwebhookconfiguration", f"{namespace.name}-webhook", "--ignore-not-found")
     for pod in namespace.kubectl.json("get", "pods")["items"]:
-        if HELD in pod["metadata"].get("finalizers", []):
-            namespace.kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", FREE, check=False)
-    for trouble in ("quota", "webhook", "ending"):
-        release(kubectl, f"{namespace.name}-{trouble}")
+        if FINALIZER in pod["metadata"].get("finalizers", []):
+            namespace.kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", NO_FINALIZERS, check=False)
+    for problem in ("quota", "webhook", "ending"):
+        delete_namespace(kubectl, f"{namespace.name}-{problem}")
     kubectl("delete", "queue", named, "--ignore-not-found", check=False)
     kubectl("delete", "node", f"{named}-silent", "--ignore-not-found")

@@ -1,4 +1,4 @@
-"""The faults: how each is made, how it shows, what has to be said of it, and what of its remedy is typed."""
+"""The faults: how each is made, how it is seen in the cluster, its cause, and the commands of its remedy."""
 
 import json
 import shlex
@@ -10,58 +10,59 @@ from lab.places import REGISTRY
 from stoker.backends.kubernetes.pod import merged
 
 RELAUNCHED = "stoker launch"
-WORKERS = fake.MARK
-NAP = {"command": ["sleep", "3600"]}
+FAKE_NODES = fake.MARK
+SLEEP = {"command": ["sleep", "3600"]}
 
 
 def container(**fields: Any) -> dict[str, Any]:
-    """A pod patch."""
+    """A pod patch for the training container."""
     return {"spec": {"containers": [{"name": "pytorch", **fields}]}}
 
 
 def python(code: str, **fields: Any) -> dict[str, Any]:
-    """A pod patch: Python code in the supervisor's place, told its node."""
+    """A pod patch that runs Python code instead of the supervisor, with the node's index as argument."""
     return container(command=["python3", "-u", "-c", code, "$(STOKER_NODE)"], **fields)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     id: str
-    says: tuple[str, ...]
-    """Words of the cause."""
-    shows: tuple[str, ...] = ()
-    """Regular expressions: found in the run's objects when the fault can be seen; none: once it has befallen it."""
-    lasts: float = 0.0
-    """Seconds that it has to be seen before it is one."""
-    words: tuple[str, ...] = ()
+    cause: tuple[str, ...]
+    """Parts of the reported cause."""
+    visible: tuple[str, ...] = ()
+    """Regular expressions that match the run's objects once the fault can be seen. None: it is seen when it is made."""
+    visible_for_s: float = 0.0
+    """How long it must be visible before it is diagnosed."""
+    overrides: tuple[str, ...] = ()
     pod: dict[str, Any] = field(default_factory=dict)
-    naps: bool = True
-    """Its pods sleep once they start, in the bare image unless it is launched again."""
-    after: str = ""
-    """What befalls it when it is there."""
-    types: tuple[str, ...] = ()
-    """Commands of the remedy that are typed, by a word of each; none where it says to wait."""
-    filled: dict[str, str] = field(default_factory=dict)
-    """What stands for the words in capitals."""
-    good: str = "Running"
-    """When it is mended, its pods are so, or gone; or it is done; or `cleared`: it is no longer told so."""
+    sleeps: bool = True
+    """Its pods sleep once they start, in the bare image unless the remedy launches the run again."""
+    inject: str = ""
+    """What is done to the run after its launch."""
+    typed: tuple[str, ...] = ()
+    """The commands of the remedy that are typed, by a word of each. None: the remedy is to wait."""
+    placeholders: dict[str, str] = field(default_factory=dict)
+    """Values for the words in capitals in the remedy."""
+    recovered: str = "Running"
+    """The phase of its pods after the remedy; or `gone`: it has no pods; `done`: the run is done; `cleared`: the cause
+    is no longer reported."""
     prints: str = ""
-    """What is typed only shows this: mending it is not Stoker's affair."""
-    home: str = ""
-    """A namespace of its own, with that trouble."""
-    kind: str = ""
-    """The one that it befalls alone."""
-    never: tuple[str, ...] = ()
-    """Kinds that it cannot befall, or of which nothing is left to tell it by: a plain job then."""
-    passing: bool = False
-    """The cluster itself makes something else of it, within the minute."""
+    """Expected output of the commands, which only show the problem: Stoker cannot fix it."""
+    namespace: str = ""
+    """The problem of its own namespace, if it needs one."""
+    only_kind: str = ""
+    """The only kind of job that can have it."""
+    other_kinds: tuple[str, ...] = ()
+    """Kinds of jobs that cannot have it, or leave no trace of it: a plain job is used instead."""
+    transient: bool = False
+    """The cluster replaces it by another state within a minute."""
 
 
-WAITS = ("Unschedulable|FailedScheduling",)
-ENDED = '"phase": "Failed"'
-PULLS = ("ErrImagePull|ImagePullBackOff",)
+UNSCHEDULABLE = ("Unschedulable|FailedScheduling",)
+FAILED = '"phase": "Failed"'
+CANNOT_PULL = ("ErrImagePull|ImagePullBackOff",)
 LOGIN = {"REGISTRY": "LOCKED", "USER": "me", "PASSWORD": "open"}
-CULPRIT = (  # its peer waits for it on the volume, and follows when the cluster has had time to see that it failed
+CULPRIT = (  # its peer waits for its file on the volume, and fails some seconds later
     "import os, sys, time\n"
     "mark = '/stoker/culprit-NODES'\n"
     "if sys.argv[1] == '1':\n"
@@ -73,285 +74,292 @@ CULPRIT = (  # its peer waits for it on the volume, and follows when the cluster
     "print('RuntimeError: Connection closed by peer', flush=True)\n"
     "sys.exit(3)"
 )
-GREEDY = "x = bytearray(60 << 20); print(len(x))"
-MESSY = "import time; open('/tmp/x', 'wb').write(b'x' * (30 << 20)); time.sleep(3600)"
-TIDY = ("pytorchjob", "vcjob")  # they delete a pod that failed, and may give up before this test comes to it
+ALLOCATE = "x = bytearray(60 << 20); print(len(x))"
+FILL_DISK = "import time; open('/tmp/x', 'wb').write(b'x' * (30 << 20)); time.sleep(3600)"
+DELETE_FAILED_PODS = ("pytorchjob", "vcjob")  # and may give up before the test sees the pod
 FAULTS = [
     Fault(
         id="too-large",
-        says=("64 cores", "largest node"),
-        shows=WAITS,
-        words=("on.cpu=64",),
-        naps=False,
-        types=(RELAUNCHED,),
-        good="done",
+        cause=("64 cores", "largest node"),
+        visible=UNSCHEDULABLE,
+        overrides=("on.cpu=64",),
+        sleeps=False,
+        typed=(RELAUNCHED,),
+        recovered="done",
     ),
     Fault(
         id="no-room",
-        says=("8 nvidia.com/gpu free",),
-        shows=WAITS,
-        words=(
+        cause=("8 nvidia.com/gpu free",),
+        visible=UNSCHEDULABLE,
+        overrides=(
             "on.nodes=2",
             "on.gpus=8",
-            f"on.selectors={{kubernetes.io/hostname: NODES-00000, {WORKERS}: NODES}}",  # its reader goes elsewhere
-            f"on.tolerations=['{WORKERS}']",
+            f"on.selectors={{kubernetes.io/hostname: NODES-00000, {FAKE_NODES}: NODES}}",  # its reader runs elsewhere
+            f"on.tolerations=['{FAKE_NODES}']",
         ),
-        types=(RELAUNCHED,),
-        filled={"N": "1"},
+        typed=(RELAUNCHED,),
+        placeholders={"N": "1"},
     ),
-    Fault(id="no-label", says=("team=NODES",), shows=WAITS, words=("on.selectors={team: NODES}",), types=("label",)),
+    Fault(
+        id="no-label",
+        cause=("team=NODES",),
+        visible=UNSCHEDULABLE,
+        overrides=("on.selectors={team: NODES}",),
+        typed=("label",),
+    ),
     Fault(
         id="taint",
-        says=(f"taint {WORKERS}",),
-        shows=WAITS,
-        words=(f"on.selectors={{{WORKERS}: NODES}}", "on.tolerations=[other]"),
-        naps=False,
-        types=(RELAUNCHED,),
+        cause=(f"taint {FAKE_NODES}",),
+        visible=UNSCHEDULABLE,
+        overrides=(f"on.selectors={{{FAKE_NODES}: NODES}}", "on.tolerations=[other]"),
+        sleeps=False,
+        typed=(RELAUNCHED,),
     ),
     Fault(
         id="cordoned",
-        says=("cordoned",),
-        shows=WAITS,
-        words=("on.selectors={kubernetes.io/hostname: NODES-00001}", f"on.tolerations=['{WORKERS}']"),
-        types=("uncordon",),
+        cause=("cordoned",),
+        visible=UNSCHEDULABLE,
+        overrides=("on.selectors={kubernetes.io/hostname: NODES-00001}", f"on.tolerations=['{FAKE_NODES}']"),
+        typed=("uncordon",),
     ),
     Fault(
         id="claim-missing",
-        says=("claim nothing is missing",),
-        shows=WAITS,
-        words=("on.volume=nothing",),
-        types=(RELAUNCHED,),
-        filled={"NAME": "VOLUME"},
+        cause=("claim nothing is missing",),
+        visible=UNSCHEDULABLE,
+        overrides=("on.volume=nothing",),
+        typed=(RELAUNCHED,),
+        placeholders={"NAME": "VOLUME"},
     ),
     Fault(
         id="claim-class-missing",
-        says=("storage class nonesuch",),
-        shows=WAITS,
-        words=("on.volume=classless",),
-        types=(RELAUNCHED,),
-        filled={"NAME": "VOLUME"},
+        cause=("storage class nonesuch",),
+        visible=UNSCHEDULABLE,
+        overrides=("on.volume=classless",),
+        typed=(RELAUNCHED,),
+        placeholders={"NAME": "VOLUME"},
     ),
     Fault(
         id="claim-without-class",
-        says=("names no storage class",),
-        shows=WAITS,
-        words=("on.volume=bare",),
-        types=(RELAUNCHED,),
-        filled={"NAME": "VOLUME"},
+        cause=("names no storage class",),
+        visible=UNSCHEDULABLE,
+        overrides=("on.volume=bare",),
+        typed=(RELAUNCHED,),
+        placeholders={"NAME": "VOLUME"},
     ),
     Fault(
         id="image-not-found",
-        says=("no image", "lab/nothing:1"),
-        shows=PULLS,
-        words=(f"on.image={REGISTRY}/lab/nothing:1", "on.registry=null"),
-        pod=container(**NAP),
-        naps=False,
-        types=(RELAUNCHED,),
-        filled={"NAME": "IMAGE"},
+        cause=("no image", "lab/nothing:1"),
+        visible=CANNOT_PULL,
+        overrides=(f"on.image={REGISTRY}/lab/nothing:1", "on.registry=null"),
+        pod=container(**SLEEP),
+        sleeps=False,
+        typed=(RELAUNCHED,),
+        placeholders={"NAME": "IMAGE"},
     ),
     Fault(
         id="image-name",
-        says=("Not/A_Name",),
-        shows=("InvalidImageName",),
-        words=("on.image=Not/A_Name", "on.registry=null"),
-        pod=container(**NAP),
-        naps=False,
-        types=(RELAUNCHED,),
-        filled={"NAME": "IMAGE"},
+        cause=("Not/A_Name",),
+        visible=("InvalidImageName",),
+        overrides=("on.image=Not/A_Name", "on.registry=null"),
+        pod=container(**SLEEP),
+        sleeps=False,
+        typed=(RELAUNCHED,),
+        placeholders={"NAME": "IMAGE"},
     ),
     Fault(
         id="image-platform",
-        says=("architecture",),
-        shows=PULLS,
-        words=(f"on.image={REGISTRY}/lab/strange:1", "on.registry=null"),
-        pod=container(**NAP),
-        naps=False,
-        types=("on.image=",),
-        filled={"NAME": "IMAGE"},
+        cause=("architecture",),
+        visible=CANNOT_PULL,
+        overrides=(f"on.image={REGISTRY}/lab/foreign:1", "on.registry=null"),
+        pod=container(**SLEEP),
+        sleeps=False,
+        typed=("on.image=",),
+        placeholders={"NAME": "IMAGE"},
     ),
     Fault(
         id="image-not-allowed",
-        says=("denies",),
-        shows=PULLS,
-        pod=container(image="MADE", **NAP),
-        types=("docker-registry", RELAUNCHED),
-        filled=LOGIN | {"NAME": "mine"},
+        cause=("denies",),
+        visible=CANNOT_PULL,
+        pod=container(image="BUILT", **SLEEP),
+        typed=("docker-registry", RELAUNCHED),
+        placeholders=LOGIN | {"NAME": "mine"},
     ),
     Fault(
         id="pull-secret-missing",
-        says=("secret opener",),
-        shows=(*PULLS, "FailedToRetrieveImagePullSecret"),
-        words=("on.image_secrets=[opener]",),
-        pod=container(image="LOCKED/lab/bare:1", **NAP),
-        types=("docker-registry",),
-        filled=LOGIN,
+        cause=("secret opener",),
+        visible=(*CANNOT_PULL, "FailedToRetrieveImagePullSecret"),
+        overrides=("on.image_secrets=[opener]",),
+        pod=container(image="LOCKED/lab/bare:1", **SLEEP),
+        typed=("docker-registry",),
+        placeholders=LOGIN,
     ),
     Fault(
         id="image-without-python",
-        says=("no python3",),
-        shows=("executable file not found|no such file",),
-        words=("on.image=BARE", "on.registry=null"),
-        naps=False,
-        types=(RELAUNCHED,),
-        filled={"NAME": "IMAGE"},
-        good="done",
+        cause=("no python3",),
+        visible=("executable file not found|no such file",),
+        overrides=("on.image=BARE", "on.registry=null"),
+        sleeps=False,
+        typed=(RELAUNCHED,),
+        placeholders={"NAME": "IMAGE"},
+        recovered="done",
     ),
     Fault(
         id="service-account-missing",
-        says=("account nobody",),
-        shows=("serviceaccount .*not found",),
-        words=("on.service_account=nobody",),
-        types=("serviceaccount",),
+        cause=("account nobody",),
+        visible=("serviceaccount .*not found",),
+        overrides=("on.service_account=nobody",),
+        typed=("serviceaccount",),
     ),
     Fault(
         id="secret-missing",
-        says=("secret hidden",),
-        shows=("CreateContainerConfigError",),
+        cause=("secret hidden",),
+        visible=("CreateContainerConfigError",),
         pod=container(envFrom=[{"secretRef": {"name": "hidden"}}]),
-        types=("generic",),
-        filled={"NAME": "A", "VALUE": "b"},
+        typed=("generic",),
+        placeholders={"NAME": "A", "VALUE": "b"},
     ),
     Fault(
         id="mount-missing",
-        says=("ConfigMap settings",),
-        shows=("FailedMount",),
+        cause=("ConfigMap settings",),
+        visible=("FailedMount",),
         pod=merged(
             container(volumeMounts=[{"name": "more", "mountPath": "/more"}]),
             {"spec": {"volumes": [{"name": "more", "configMap": {"name": "settings"}}]}},
         ),
-        types=("configmap",),
-        filled={"NAME": "A", "VALUE": "b"},
+        typed=("configmap",),
+        placeholders={"NAME": "A", "VALUE": "b"},
     ),
     Fault(
         id="suspended",
-        says=("suspended",),
-        shows=('"suspend": true',),
-        after="suspend",
-        types=("patch",),
-        never=("vcjob",),
+        cause=("suspended",),
+        visible=('"suspend": true',),
+        inject="suspend",
+        typed=("patch",),
+        other_kinds=("vcjob",),
     ),
     Fault(
         id="pod-failed",
-        says=("ValueError: no such token", "exit code 3"),
-        shows=('"exitCode": 3',),
-        lasts=8.0,
-        words=("on.nodes=1..2",),
+        cause=("ValueError: no such token", "exit code 3"),
+        visible=('"exitCode": 3',),
+        visible_for_s=8.0,
+        overrides=("on.nodes=1..2",),
         pod=python(CULPRIT),
-        naps=False,
-        types=("logs",),
+        sleeps=False,
+        typed=("logs",),
         prints="ValueError: no such token",
     ),
     Fault(
         id="out-of-memory",
-        says=("48 MiB of memory",),
-        shows=("OOMKilled", ENDED),
-        words=("on.memory=48MiB",),
-        never=TIDY,
-        pod=python(GREEDY),
-        naps=False,
-        types=(RELAUNCHED,),
-        good="done",
+        cause=("48 MiB of memory",),
+        visible=("OOMKilled", FAILED),
+        overrides=("on.memory=48MiB",),
+        other_kinds=DELETE_FAILED_PODS,
+        pod=python(ALLOCATE),
+        sleeps=False,
+        typed=(RELAUNCHED,),
+        recovered="done",
     ),
     Fault(
         id="evicted-own-disk",
-        says=("own limit",),
-        shows=('"reason": "Evicted"', ENDED),
-        never=TIDY,
-        pod=python(MESSY, resources={"limits": {"ephemeral-storage": "5Mi"}}),
-        naps=False,
-        types=(RELAUNCHED,),
-        filled={"VALUE": shlex.quote(json.dumps(python(MESSY)))},
+        cause=("own limit",),
+        visible=('"reason": "Evicted"', FAILED),
+        other_kinds=DELETE_FAILED_PODS,
+        pod=python(FILL_DISK, resources={"limits": {"ephemeral-storage": "5Mi"}}),
+        sleeps=False,
+        typed=(RELAUNCHED,),
+        placeholders={"VALUE": shlex.quote(json.dumps(python(FILL_DISK)))},
     ),
     Fault(
         id="pod-deadline",
-        says=("exceeded its time limit",),
-        shows=('"reason": "DeadlineExceeded"', ENDED),
-        never=TIDY,
+        cause=("exceeded its time limit",),
+        visible=('"reason": "DeadlineExceeded"', FAILED),
+        other_kinds=DELETE_FAILED_PODS,
         pod={"spec": {"activeDeadlineSeconds": 1}},
-        types=(RELAUNCHED,),
-        filled={"VALUE": shlex.quote(json.dumps(container(**NAP)))},
+        typed=(RELAUNCHED,),
+        placeholders={"VALUE": shlex.quote(json.dumps(container(**SLEEP)))},
     ),
     Fault(
         id="pod-deleted",
-        says=("was deleted",),
-        shows=("deletionTimestamp",),
-        words=("on.grace=1h",),
-        after="delete",
+        cause=("was deleted",),
+        visible=("deletionTimestamp",),
+        overrides=("on.grace=1h",),
+        inject="delete",
     ),
     Fault(
         id="pod-stuck",
-        says=("finalizer",),
-        shows=("deletionTimestamp",),
-        lasts=7.0,  # its grace, and five seconds that it may take
-        after="hold",
-        types=("patch",),
-        good="gone",
+        cause=("finalizer",),
+        visible=("deletionTimestamp",),
+        visible_for_s=7.0,  # its grace period, and five seconds
+        inject="hold",
+        typed=("patch",),
+        recovered="gone",
     ),
     Fault(
         id="quota",
-        says=("quota tight", "requests.cpu=100m"),
-        shows=("exceeded quota",),
-        words=("on.cpu=0.1",),
-        home="quota",
-        types=("patch",),
-        filled={"VALUE": "1"},
+        cause=("quota tight", "requests.cpu=100m"),
+        visible=("exceeded quota",),
+        overrides=("on.cpu=0.1",),
+        namespace="quota",
+        typed=("patch",),
+        placeholders={"VALUE": "1"},
     ),
     Fault(
         id="webhook-down",
-        says=("webhook why.example.com",),
-        shows=("failed calling webhook",),
-        home="webhook",
-        never=("vcjob",),  # Volcano gives up
-        types=("delete",),
+        cause=("webhook why.example.com",),
+        visible=("failed calling webhook",),
+        namespace="webhook",
+        other_kinds=("vcjob",),  # Volcano gives up
+        typed=("delete",),
     ),
     Fault(
         id="namespace-ending",
-        says=("is being deleted",),
-        shows=('"phase": "Terminating"', "NamespaceFinalizersRemaining"),  # conditions follow the phase
-        home="ending",
-        types=("get namespace",),
+        cause=("is being deleted",),
+        # The conditions follow the phase. While a pod of a Job keeps its finalizer, they report that nothing remains.
+        visible=('"phase": "Terminating"', "NamespaceFinalizersRemaining"),
+        namespace="ending",
+        typed=("get namespace",),
         prints="finalizers",
     ),
     Fault(
         id="queue-over-capacity",
-        says=("insufficient cpu",),
-        shows=("queue resource quota insufficient",),
-        words=("on.nodes=2", "on.cpu=0.1", "on.queue=NODES"),
-        kind="vcjob",
-        types=(RELAUNCHED,),
-        filled={"N": "1"},
+        cause=("insufficient cpu",),
+        visible=("queue resource quota insufficient",),
+        overrides=("on.nodes=2", "on.cpu=0.1", "on.queue=NODES"),
+        only_kind="vcjob",
+        typed=(RELAUNCHED,),
+        placeholders={"N": "1"},
     ),
     Fault(
         id="machine-gone",
-        says=("no longer in the cluster",),
-        words=("on.selectors={kubernetes.io/hostname: NODES-00002}", f"on.tolerations=['{WORKERS}']"),
-        after="unplug",
-        types=("delete pod",),
-        good="cleared",
-        passing=True,
+        cause=("no longer in the cluster",),
+        overrides=("on.selectors={kubernetes.io/hostname: NODES-00002}", f"on.tolerations=['{FAKE_NODES}']"),
+        inject="unplug",
+        typed=("delete pod",),
+        recovered="cleared",
+        transient=True,
     ),
     Fault(
         id="machine-lost",
-        says=("does not answer",),
-        shows=('"taints": [^]]*not-ready',),
-        words=("on.selectors={kubernetes.io/hostname: NODES-silent}", f"on.tolerations=['{WORKERS}']"),
-        after="silence",
-        types=("describe node",),
+        cause=("does not answer",),
+        visible=('"taints": [^]]*not-ready',),
+        overrides=("on.selectors={kubernetes.io/hostname: NODES-silent}", f"on.tolerations=['{FAKE_NODES}']"),
+        inject="silence",
+        typed=("describe node",),
         prints="not-ready",
-        passing=True,
+        transient=True,
     ),
-    Fault(id="job-gone", says=("not in the cluster",), after="gone", types=(RELAUNCHED,)),
+    Fault(id="job-gone", cause=("not in the cluster",), inject="gone", typed=(RELAUNCHED,)),
     Fault(
         id="suspended-by-volcano",
-        says=("suspended",),
-        shows=('"phase": "Aborted"',),
-        after="suspend",
-        kind="vcjob",
-        types=(RELAUNCHED,),
+        cause=("suspended",),
+        visible=('"phase": "Aborted"',),
+        inject="suspend",
+        only_kind="vcjob",
+        typed=(RELAUNCHED,),
     ),
 ]
-LEAST_TYPED = 24
-PAIRS = [  # look-alikes: both wait, both cannot pull, both have failed, both are on their way out
+MIN_TYPED = 24
+PAIRS = [  # faults with the same symptom: pending, cannot pull, failed, terminating
     ("too-large", "no-room"),
     ("no-label", "taint"),
     ("taint", "cordoned"),

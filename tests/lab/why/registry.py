@@ -13,7 +13,7 @@ from lab.places import LAPTOP, NODES, REGISTRY, STATE
 
 @contextlib.contextmanager
 def locked_registry() -> Iterator[str]:
-    """The lab's registry behind a password; its address as an image's name begins with it."""
+    """Serve the lab's registry with a password. Yields its address, as in the name of an image."""
     server = ThreadingHTTPServer((LAPTOP, 0), Locked)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"{LAPTOP}:{server.server_address[1]}"
@@ -38,12 +38,13 @@ class Locked(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Basic {base64.b64encode(b'me:open').decode()}":
             self._answer(401, b"", {"WWW-Authenticate": 'Basic realm="lab"', "Content-Length": "0"})
             return
-        asked = urllib.request.Request(f"http://{REGISTRY}{self.path}", method=self.command)
+        request = urllib.request.Request(f"http://{REGISTRY}{self.path}", method=self.command)
         if accept := self.headers.get("Accept"):
-            asked.add_header("Accept", accept)
-        with urllib.request.urlopen(asked) as answer:
-            kept = ("Content-Type", "Content-Length", "Docker-Content-Digest")
-            self._answer(200, answer.read(), {name: answer.headers[name] for name in kept if answer.headers[name]})
+            request.add_header("Accept", accept)
+        with urllib.request.urlopen(request) as response:
+            names = ("Content-Type", "Content-Length", "Docker-Content-Digest")
+            headers = {name: response.headers[name] for name in names if response.headers[name]}
+            self._answer(200, response.read(), headers)
 
     do_HEAD = do_GET
 
@@ -59,12 +60,16 @@ class Locked(BaseHTTPRequestHandler):
         del format, args
 
 
-def put_strange_image() -> None:
-    """The bare image, as one for processors that nobody here has."""
+def push_foreign_image() -> None:
+    """Push the bare image as an image for another processor."""
     kind = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
-    asked = urllib.request.Request(f"http://{REGISTRY}/v2/lab/bare/manifests/1", headers={"Accept": kind})
-    with urllib.request.urlopen(asked) as answer:
-        body, digest, media = answer.read(), answer.headers["Docker-Content-Digest"], answer.headers["Content-Type"]
+    request = urllib.request.Request(f"http://{REGISTRY}/v2/lab/bare/manifests/1", headers={"Accept": kind})
+    with urllib.request.urlopen(request) as response:
+        body, digest, media = (
+            response.read(),
+            response.headers["Docker-Content-Digest"],
+            response.headers["Content-Type"],
+        )
     entry = {"mediaType": media, "digest": digest, "size": len(body)}
     platform = {"platform": {"architecture": "s390x", "os": "linux"}}
     media = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -77,11 +82,11 @@ def put_strange_image() -> None:
 
 
 def mount(digest: str) -> None:
-    url = f"http://{REGISTRY}/v2/lab/strange/blobs/uploads/?mount={digest}&from=lab/bare"
+    url = f"http://{REGISTRY}/v2/lab/foreign/blobs/uploads/?mount={digest}&from=lab/bare"
     urllib.request.urlopen(urllib.request.Request(url, method="POST", data=b"")).close()
 
 
-def put(what: str, name: str, body: bytes, media: str) -> None:
-    url = f"http://{REGISTRY}/v2/lab/strange/{what}/{name}"
+def put(kind: str, name: str, body: bytes, media: str) -> None:
+    url = f"http://{REGISTRY}/v2/lab/foreign/{kind}/{name}"
     headers = {"Content-Type": media}
     urllib.request.urlopen(urllib.request.Request(url, data=body, method="PUT", headers=headers)).close()

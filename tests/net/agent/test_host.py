@@ -1,4 +1,4 @@
-"""What an agent sees around it."""
+"""What an agent reports about its host."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ child.wait()
 CHILD = "held = open(r'{device}'); print('up', flush=True); import time; time.sleep(60)"
 
 
-def test_a_worker_is_counted_once_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_counted_once_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = tmp_path / "infiniband" / "uverbs0"
     device.parent.mkdir()
     device.touch()
@@ -39,7 +39,7 @@ def test_a_worker_is_counted_once_with_what_it_has_started(tmp_path: Path, monke
         metrics = tmp_path / contract.METRICS_FILE
         assert host.workers() == {"running": 1, "rdma": 1, "stepped": 0}
         metrics.touch()
-        os.utime(metrics, (0, time.time() - 3600))  # of an attempt before
+        os.utime(metrics, (0, time.time() - 3600))  # of an earlier attempt
         assert host.workers()["stepped"] == 0
         os.utime(metrics, (0, time.time() + 60))
         assert host.workers()["stepped"] == 1

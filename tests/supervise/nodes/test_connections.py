@@ -27,14 +27,14 @@ Connect = Callable[..., PeerConnections]
 
 @pytest.fixture
 def connections() -> Iterator[Connect]:
-    made: list[PeerConnections] = []
+    opened: list[PeerConnections] = []
 
     def make(*, token: str = "secret", timeout_s: float = TIMEOUT_S) -> PeerConnections:
-        made.append(PeerConnections(token=token, timeout_s=timeout_s))
-        return made[-1]
+        opened.append(PeerConnections(token=token, timeout_s=timeout_s))
+        return opened[-1]
 
     yield make
-    for end in made:
+    for end in opened:
         end.close()
 
 

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,15 @@ def test_a_node_with_the_index_of_the_leader_is_not_accepted(
     until(lambda: membership.poll() or not follower.is_alive())
     assert follower.result == FollowResult(accepted=False, code=None)
     assert capsys.readouterr().err == ""
+
+
+def test_a_leader_record_with_an_impossible_address_is_ignored(run: RunDir, membership: Membership) -> None:  # noqa: ARG001
+    leader = find_leader(run)
+    assert leader is not None
+    launcher = WorkerLauncher(run=run, command=[], workers=2)
+    impossible = replace(leader, address="a..b")
+    result = follow(launcher, sample_node(1), impossible, signals=Signals(), timeouts=Timeouts())
+    assert result == FollowResult()
 
 
 def test_no_worker_outlives_the_leader_when_the_storage_hangs(

@@ -30,34 +30,34 @@ def recorded() -> list[Event]:
 
 @pytest.fixture
 def lead(run: RunDir, recorded: list[Event]) -> Iterator[Lead]:
-    made: list[Membership] = []
+    opened: list[Membership] = []
 
     def record(event: Event, *, rank: int | None = None) -> None:  # noqa: ARG001 (the signature of a Recorder)
         recorded.append(event)
 
     def make() -> Membership:
-        made.append(Membership(run, sample_node(0), 0, nodes=Nodes("9"), timeouts=Timeouts(), record=record))
-        return made[-1]
+        opened.append(Membership(run, sample_node(0), 0, nodes=Nodes("9"), timeouts=Timeouts(), record=record))
+        return opened[-1]
 
     yield make
-    for membership in made:
+    for membership in opened:
         membership.close(None)
 
 
 @pytest.fixture
 def join(run: RunDir) -> Iterator[Join]:
     """join(1): node 1 connects to the leader. Returns its connections, and the leader's number there."""
-    made: list[PeerConnections] = []
+    opened: list[PeerConnections] = []
 
     def make(index: int, /, **wrong: Any) -> tuple[PeerConnections, int]:
         leader, token = find_leader(run), read_token(run)
         assert leader is not None
         assert token is not None
-        made.append(PeerConnections(token=token, timeout_s=30.0))
-        return made[-1], made[-1].connect(leader.address, leader.port, asdict(sample_node(index)) | wrong)
+        opened.append(PeerConnections(token=token, timeout_s=30.0))
+        return opened[-1], opened[-1].connect(leader.address, leader.port, asdict(sample_node(index)) | wrong)
 
     yield make
-    for end in made:
+    for end in opened:
         end.close()
 
 
@@ -145,10 +145,17 @@ def test_a_leader_stops_leading_when_another_has_led_and_ended(run: RunDir, lead
         membership.check_leadership()
 
 
-def test_a_leader_that_cannot_read_who_leads_continues(run: RunDir, lead: Lead) -> None:
+def test_a_leader_that_cannot_read_its_record_continues(run: RunDir, lead: Lead) -> None:
     membership = lead()
     (run.path / ".members" / "leader.json").write_text("half")
     membership.check_leadership()
+
+
+def test_a_leader_record_with_an_impossible_port_is_ignored(run: RunDir, lead: Lead) -> None:
+    lead()
+    file = run.path / ".members" / "leader.json"
+    write_json(file, json.loads(file.read_text()) | {"port": 65536})
+    assert find_leader(run) is None
 
 
 def test_a_leader_waits_until_the_workers_of_a_silent_follower_are_dead() -> None:

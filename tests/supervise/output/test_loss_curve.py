@@ -88,11 +88,16 @@ def test_a_loss_of_nan_is_kept(line: str) -> None:
     assert isnan(metrics["loss"])
 
 
+@pytest.mark.parametrize("step", ["nan", "inf", "-inf", "-1", "1e300"])
+def test_a_step_that_is_not_a_count_is_dropped(step: str) -> None:
+    assert parse(f"{{'loss': 2.5, 'step': {step}}}") == {"loss": 2.5}
+
+
 def test_any_line_can_be_parsed() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    tokens = [*"{}':= []()1.e-,é\x00", "loss", "step", "nan"]
+    tokens = [*"{}':= []()1.e-,é\x00", "loss", "step", "nan", "inf"]
     for _ in range(3000):
         parse("".join(draw.choice(tokens) for _ in range(draw.randrange(60))))
     for evil in (

@@ -58,30 +58,30 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(models, temperature
     (inputs,) = objective.cut(batch, number=1, size=5)
     sums, targets = objective.loss(student, *inputs), objective.count(batch).targets
     assert targets == (64, 64, 64)
-    found = losses(objective, sums.tolist(), targets)
+    parts = losses(objective, sums.tolist(), targets)
 
     live = rows[:4]
     logits = (student(live[:, :-1]).flatten(0, 1), teacher(live[:, :-1]).flatten(0, 1))
     wanted = by_hand(*logits, live[:, 1:].flatten(), settings)
     for name, value in wanted.items():
-        assert found[name] == pytest.approx(float(value), rel=1e-6), name
+        assert parts[name] == pytest.approx(float(value), rel=1e-6), name
     whole = 5.0 * wanted["loss_ce"] + wanted["loss_clm"] + 0.3 * wanted["loss_mse"]
-    assert found["loss"] == pytest.approx(float(whole), rel=1e-6)
+    assert parts["loss"] == pytest.approx(float(whole), rel=1e-6)
 
     weighted = sum(w * part / n for w, part, n in zip(objective.weights, sums, targets, strict=True))
     ours = torch.autograd.grad(weighted, list(student.parameters()))
     theirs = torch.autograd.grad(whole, list(student.parameters()))
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one - other).abs().max() <= 1e-5 * other.abs().max()
+    for gradient, expected in zip(ours, theirs, strict=True):
+        assert (gradient - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(models) -> None:
     _, teacher = models
     objective = Distill(Causal(), teacher, Settings(teacher="x", alpha_mse=1.0))
     (inputs,) = objective.cut(held_out(torch.randint(SHAPE.vocab, (2, 17))), number=1, size=2)
-    softened, _, apart = objective.loss(teacher, *inputs).tolist()
-    assert softened == pytest.approx(0, abs=1e-5)
-    assert apart == 0
+    divergence, _, difference = objective.loss(teacher, *inputs).tolist()
+    assert divergence == pytest.approx(0, abs=1e-5)
+    assert difference == 0
 
 
 def test_a_distillation_logs_every_part_and_its_held_out_loss_is_the_plain_one(worker: Worker) -> None:
@@ -111,8 +111,8 @@ def test_a_compiled_distillation_gives_the_losses_of_an_uncompiled_one(worker: W
     big = worker("name=big", "until.steps=2")
     overrides = [f"objective.teacher={big.path}", "until.steps=4"]
     plain_run, compiled = worker("name=a", *overrides, "compile=false"), worker("name=b", *overrides, "compile=true")
-    for one, other in zip(plain_run.metrics(), compiled.metrics(), strict=True):
-        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    for expected, record in zip(plain_run.metrics(), compiled.metrics(), strict=True):
+        assert record["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
 def test_kl_is_computed_in_fp32_in_a_bf16_run(models) -> None:
@@ -180,8 +180,8 @@ def test_a_teacher_of_another_kind_is_refused(worker: Worker, pairs: Path) -> No
 def test_a_student_with_a_teacher_is_better_than_one_alone_by_more_than_the_seed_changes(tmp_path: Path) -> None:
     bench = runpy.run_path(str(Path(__file__).parents[3] / "bench" / "distill.py"))
     bench["held_out_loss"](tmp_path, "teacher", [*bench["TEACHER"], "until.steps=600"])
-    how = ["objective.temperature=1", "objective.alpha_ce=1"]
-    alone, taught = bench["gains"](tmp_path, seeds=3, steps=400, how=how)
+    settings = ["objective.temperature=1", "objective.alpha_ce=1"]
+    alone, taught = bench["gains"](tmp_path, seeds=3, steps=400, how=settings)
     gain = statistics.mean(alone) - statistics.mean(taught)
     print(f"alone {alone}, taught {taught}, gain {gain:.4f}")
     assert gain > max(bench["spread"](alone), bench["spread"](taught))

@@ -32,28 +32,30 @@ def batch(live: int, rows: int, *, full: bool = False) -> TrainingBatch:
     """Rows of all lengths that come with masks; those from `live` on are empty."""
     chance = np.random.default_rng(4)
     real = np.full(live, LENGTH) if full else chance.integers(5, LENGTH + 1, live)
-    found = np.zeros((rows, LENGTH + 3 + 40), np.int64)
-    for row, long in zip(found, real.tolist(), strict=False):
-        row[:long] = chance.integers(5, 60, long)
-        row[LENGTH : LENGTH + 3] = long, long // 2, chance.integers(2)
-        number = max(1, round(0.15 * long))
-        row[LENGTH + 3 : LENGTH + 3 + number] = 1 + chance.permutation(long - 1)[:number]
+    records = np.zeros((rows, LENGTH + 3 + 40), np.int64)
+    for row, length in zip(records, real.tolist(), strict=False):
+        row[:length] = chance.integers(5, 60, length)
+        row[LENGTH : LENGTH + 3] = length, length // 2, chance.integers(2)
+        number = max(1, round(0.15 * length))
+        row[LENGTH + 3 : LENGTH + 3 + number] = 1 + chance.permutation(length - 1)[:number]
         row[LENGTH + 23 : LENGTH + 23 + number] = chance.integers(5, 60, number)
-    return TrainingBatch(step=1, samples=np.arange(live), epochs=np.zeros(live, np.int64), rows=torch.from_numpy(found))
+    return TrainingBatch(
+        step=1, samples=np.arange(live), epochs=np.zeros(live, np.int64), rows=torch.from_numpy(records)
+    )
 
 
 def objective() -> Masked:
     return Masked(LENGTH, Masking(), None)
 
 
-def sums(model: torch.nn.Module, found: TrainingBatch, *, number: int, size: int) -> list[float]:
-    cut = objective().cut(found, number=number, size=size)
+def sums(model: torch.nn.Module, rows: TrainingBatch, *, number: int, size: int) -> list[float]:
+    cut = objective().cut(rows, number=number, size=size)
     with torch.no_grad():
         return torch.stack([objective().loss(model, *inputs) for inputs in cut]).double().sum(0).tolist()
 
 
 def test_the_sums_are_the_references(model: torch.nn.Module) -> None:
-    found = batch(12, 12)
+    whole_batch = batch(12, 12)
     reference = BertForPreTraining(
         BertConfig(
             num_hidden_layers=2, num_attention_heads=2, hidden_size=32, intermediate_size=128,
@@ -61,7 +63,7 @@ def test_the_sums_are_the_references(model: torch.nn.Module) -> None:
         )
     ).eval()  # fmt: skip
     reference.load_state_dict(SPEC.to_hf(model.state_dict()), strict=False)
-    rows = fields(found.rows.numpy(), LENGTH)
+    rows = fields(whole_batch.rows.numpy(), LENGTH)
     at = np.arange(LENGTH)
     real = torch.from_numpy(at < rows.real_N[:, None])
     labels = torch.full((12, LENGTH), -100)
@@ -75,8 +77,8 @@ def test_the_sums_are_the_references(model: torch.nn.Module) -> None:
     entropy = torch.nn.functional.cross_entropy
     words = entropy(wanted.prediction_logits.flatten(0, 1), labels.flatten(), reduction="sum").item()
     following = entropy(wanted.seq_relationship_logits, torch.from_numpy(rows.label_N), reduction="sum").item()
-    assert sums(model, found, number=3, size=4) == pytest.approx([words, following], rel=1e-5)
-    counts = objective().count(found)
+    assert sums(model, whole_batch, number=3, size=4) == pytest.approx([words, following], rel=1e-5)
+    counts = objective().count(whole_batch)
     assert counts.targets == (int((labels != -100).sum()), 12)
     assert counts.tokens == int(real.sum())
 
@@ -93,12 +95,12 @@ def test_how_a_step_is_split_changes_only_the_rounding(
 
 
 def test_computation_is_proportional_to_the_real_length() -> None:
-    found = batch(64, 64)
-    real = objective().count(found).tokens
-    cut = list(objective().cut(found, number=8, size=8))
+    whole_batch = batch(64, 64)
+    real = objective().count(whole_batch).tokens
+    cut = list(objective().cut(whole_batch, number=8, size=8))
     computed = sum(inputs[0].numel() for inputs in cut)
     assert real < computed < 1.35 * real < 64 * LENGTH
-    masked, logits = objective().count(found).targets[0], sum(len(inputs[4]) for inputs in cut)
+    masked, logits = objective().count(whole_batch).targets[0], sum(len(inputs[4]) for inputs in cut)
     assert masked <= logits < 1.35 * masked
 
 
@@ -117,8 +119,10 @@ def test_there_are_few_shapes_however_long_a_sequence(length: int) -> None:
         rows = np.zeros((16, length + 3 + 2), np.int64)
         rows[:, length] = chance.integers(5, length + 1, 16)
         rows[:, length + 3] = 1
-        found = TrainingBatch(step=1, samples=np.arange(16), epochs=np.zeros(16, np.int64), rows=torch.from_numpy(rows))
-        shapes |= {(tuple(i[0].shape), len(i[4])) for i in masked.cut(found, number=4, size=4)}
+        whole_batch = TrainingBatch(
+            step=1, samples=np.arange(16), epochs=np.zeros(16, np.int64), rows=torch.from_numpy(rows)
+        )
+        shapes |= {(tuple(i[0].shape), len(i[4])) for i in masked.cut(whole_batch, number=4, size=4)}
     assert 2 < len(shapes) <= 8
 
 
@@ -133,8 +137,8 @@ def test_compiling_ends_with_the_last_shape(model: torch.nn.Module) -> None:
     masked = objective()
     run = torch.compile(lambda *inputs: masked.loss(model, *inputs), backend=backend, dynamic=False)
     for seed in range(12):
-        found = batch(16, 16)
-        rows = found.rows[torch.randperm(16, generator=torch.Generator().manual_seed(seed))[: 16 - seed]]
+        whole_batch = batch(16, 16)
+        rows = whole_batch.rows[torch.randperm(16, generator=torch.Generator().manual_seed(seed))[: 16 - seed]]
         part = TrainingBatch(step=1, samples=np.arange(len(rows)), epochs=np.zeros(len(rows), np.int64), rows=rows)
         for inputs in masked.cut(part, number=len(rows) // 4, size=4):
             seen.add((tuple(inputs[0].shape), len(inputs[4])))
@@ -144,12 +148,12 @@ def test_compiling_ends_with_the_last_shape(model: torch.nn.Module) -> None:
 
 
 def test_masks_depend_only_on_epoch_and_sample(pairs: Path) -> None:
-    found = PairSet.open(pairs)
-    masked = plain("masked", found, Objective(), seed=9, device=torch.device("cpu"))
+    pair_set = PairSet.open(pairs)
+    masked = plain("masked", pair_set, Objective(), seed=9, device=torch.device("cpu"))
     ids = np.array([40, 3, 17, 8])
 
     def given(order: np.ndarray, epoch: int) -> dict[int, list[int]]:
-        rows = torch.from_numpy(found.train.read(ids[order], 32))
+        rows = torch.from_numpy(pair_set.train.read(ids[order], 32))
         part = TrainingBatch(step=1, samples=ids[order], epochs=np.full(4, epoch), rows=rows)
         (inputs,) = masked.cut(part, number=1, size=4)
         by_length = np.argsort(rows[:, 32].numpy(), kind="stable")

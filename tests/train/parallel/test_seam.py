@@ -111,7 +111,7 @@ def train(steps, kind):
         engine.strategy = Sharded(engine.parallel)
     engine.materialise(Choices(precision="fp32", compile=False, micro=2), accumulation=2, micro=2)
     held = sum((p.to_local() if isinstance(p, DTensor) else p).numel() for p in engine.model.parameters())
-    found = {"held": held, "size": engine.size, "losses": [], "norms": []}
+    results = {"held": held, "size": engine.size, "losses": [], "norms": []}
     for step in range(1, steps + 1):
         rows = torch.randint(64, (4, 17), generator=torch.Generator().manual_seed(100 * step + rank))
         ids = torch.arange(4).numpy()
@@ -119,12 +119,12 @@ def train(steps, kind):
         sums, norm = engine.backward(batch, [world * 4 * 16])
         engine.apply(norm=norm, rate=1e-2)
         dist.all_reduce(sums)
-        found["losses"].append(float(sums) / (world * 64))
-        found["norms"].append(norm)
-    found["statistics"] = engine.parameter_statistics()
-    found["attention"] = engine.attention_extremes(rows[:1])
+        results["losses"].append(float(sums) / (world * 64))
+        results["norms"].append(norm)
+    results["statistics"] = engine.parameter_statistics()
+    results["attention"] = engine.attention_extremes(rows[:1])
     tokenizer = Tokenizer.from_str(json.dumps(VOCABULARY))
-    found["sample"] = engine.sample(tokenizer, 0, Settings(tokens=8, past_end=True))
+    results["sample"] = engine.sample(tokenizer, 0, Settings(tokens=8, past_end=True))
     run = RunDir(folder / kind)
     run.checkpoints.mkdir(parents=True, exist_ok=True)
     dist.barrier()
@@ -132,7 +132,7 @@ def train(steps, kind):
     checkpoints.save(steps, engine.tensors(), {"progress": {"step": steps}})
     assert checkpoints.finish_save(wait=True) is None
     checkpoints.close()
-    return engine, found
+    return engine, results
 
 
 def resumes_from(engine, kind):
@@ -157,7 +157,7 @@ VOCABULARY = {
 }
 dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=world)
 made = {kind: train(3, kind) for kind in ("replicated", "sharded")}
-report = {kind: found for kind, (_, found) in made.items()}
+report = {kind: results for kind, (_, results) in made.items()}
 report["exchanged"] = [
     resumes_from(engine, saved) for saved in ("replicated", "sharded") for engine, _ in made.values()
 ]

@@ -21,7 +21,7 @@ from stoker.backends.backend import (
 from stoker.backends.kubernetes import environment, logs, records, scale, top
 from stoker.backends.kubernetes import view as views
 from stoker.backends.kubernetes.facts.gather import gather
-from stoker.backends.kubernetes.job_control import ClusterRunning, JobControl, check_ended, has_not_ended
+from stoker.backends.kubernetes.job_control import ClusterRunning, JobControl, check_ended
 from stoker.backends.kubernetes.jobs.auto import choose_job
 from stoker.backends.kubernetes.place import place_of
 from stoker.backends.kubernetes.plan import NO_CLUSTER, ClusterFacts, plan, planned_place, with_image
@@ -165,7 +165,7 @@ class Kubernetes:
     def wait(self, run: RunDir, *, timeout_s: float | None = None) -> Exit:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         place = place_of(run)
-        while has_not_ended(self.control.state(place)):
+        while (state := self.control.state(place)) is not None and state.state.is_active:
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"run '{run.name}' has not ended in {timeout_s} s")
             time.sleep(POLL_S)

@@ -222,16 +222,16 @@ def _class(classes: list[Object]) -> tuple[str, str]:
         return UNKNOWN_CLASS, f"replace {UNKNOWN_CLASS} with a storage class for shared volumes"
     names = [storage["metadata"]["name"] for storage in classes]
     shared = [storage for storage in classes if SHARED_STORAGE.search(storage.get("provisioner", ""))]
-    default = [storage for storage in classes if _is_default(storage)]
+    default = [storage for storage in classes if is_default_class(storage)]
     chosen = (*shared, *default, *classes)[0]["metadata"]["name"]
     doubt = "" if shared else "if that class supports ReadWriteMany; "
     others = [name for name in names if name != chosen]
     return chosen, (doubt + (f"there are also: {', '.join(others)}" if others else "")).removesuffix("; ")
 
 
-def _is_default(storage: Object) -> bool:
+def is_default_class(storage: Object) -> bool:
     annotations = storage["metadata"].get("annotations") or {}
-    return annotations.get("storageclass.kubernetes.io/is-default-class") == "true"
+    return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
 
 
 def _operators(cluster: Cluster) -> Iterator[CheckResult]:
@@ -253,8 +253,8 @@ def _operator(cluster: Cluster, name: str) -> Iterator[CheckResult]:
             name=name, ok=True, needed=False, detail="its CRD is installed; you may not list its controller"
         )
         return
-    for labels, found_parts in zip(CONTROLLERS[name], parts, strict=True):
-        if problem := _controller_problem(cluster, name, labels, found_parts):
+    for labels, part in zip(CONTROLLERS[name], parts, strict=True):
+        if problem := _controller_problem(cluster, name, labels, part):
             yield problem
             return
     deployments = [deployment for part in parts for deployment in part]

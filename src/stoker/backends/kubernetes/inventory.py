@@ -106,13 +106,17 @@ def _accepts(machine: Machine, needs: Needs) -> bool:
     if needs.spot and not any(machine.labels.get(key) == value for key, value in needs.spot):
         return False
     return all(
-        any(_tolerates(toleration, taint) for toleration in needs.tolerations)
+        any(tolerates(toleration, taint) for toleration in needs.tolerations)
         for taint in machine.taints
         if is_lasting(taint)
     )
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
-    if toleration.get("effect") not in (None, taint["effect"]) or toleration["key"] != taint["key"]:
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
+    """As the scheduler decides it: without an effect it is for all effects, without a key for all taints."""
+    if toleration.get("effect") not in (None, "", taint["effect"]):
         return False
-    return bool(toleration["operator"] == "Exists" or toleration.get("value", "") == taint.get("value", ""))
+    if toleration.get("key") and toleration["key"] != taint["key"]:
+        return False
+    exists = toleration.get("operator") == "Exists"
+    return bool(exists or (toleration.get("key") and toleration.get("value", "") == taint.get("value", "")))

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,7 +17,8 @@ from stoker.backends.kubernetes.needs import needs
 from stoker.backends.kubernetes.place import ClusterPlace, place_of
 from stoker.backends.kubernetes.plan import ClusterFacts, planned_place
 from stoker.backends.kubernetes.state import has_started, job_state
-from stoker.kube import Cluster, Forbidden, NotSynced, Object, WebhookUnavailable, connect
+from stoker.kube import Cluster, Forbidden, NotSynced, Object, Refused, WebhookUnavailable, connect
+from stoker.kube.errors import NOT_FOUND
 from stoker.kube.kinds import key_of
 from stoker.rundir import Record, RunDir
 from stoker.rundir.state import RunState
@@ -102,6 +103,7 @@ class JobControl:
         if not running:
             warnings += preflight.check_schedulable(wanted, facts.inventory, kubectl=self.cluster.kubectl_anywhere)
         exists = running or self._has_ended_job(owner)
+        self._check_names(submission.objects)
         for manifest in job_kind(name).dry_run_objects(submission.objects):
             if manifest["kind"] in SHARED and self._exists(key_of(manifest), manifest["metadata"]["name"]):
                 continue  # it is used as it is; the user may have no right to create one
@@ -215,6 +217,7 @@ class JobControl:
         """
         job, run = job_kind(kind_name(owner)), owner["metadata"]["name"]
         old = [(job.KIND, run, job.FOREGROUND)] if self._has_ended_job(owner) else []
+        self._check_names([*owned, owner])
         old += [(key_of(manifest), manifest["metadata"]["name"], False) for manifest in owned]
         old += [(kind, name, True) for kind, name in job.inner_objects(run)]
         end = time.monotonic() + STOP_TIMEOUT_S
@@ -236,10 +239,43 @@ class JobControl:
         except Forbidden:
             return False
 
+    def _check_names(self, manifests: Sequence[Object]) -> None:
+        """Raises UserError if an object that would be deleted or changed is not one of this run's."""
+        *others, owner = manifests
+        run = owner["metadata"]["name"]
+        for manifest in others:
+            if manifest["kind"] not in SHARED:
+                kind, name = key_of(manifest), manifest["metadata"]["name"]
+                self._check_own(kind, name, self._read_by_patch(kind, name), run)
+        for kind, name in job_kind(kind_name(owner)).inner_objects(run):
+            with suppress(Forbidden):
+                self._check_own(kind, name, self.cluster.get(kind, name), run)
+
+    def _check_own(self, kind: str, name: str, existing: Object | None, run: str) -> None:
+        metadata = (existing or {}).get("metadata") or {}
+        labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or []
+        if existing is None or labels.get(contract.LABEL_RUN) == run or any(owner["name"] == run for owner in owners):
+            return
+        raise UserError(
+            f"namespace {self.cluster.namespace} has a {kind} '{name}' that does not belong to this run, and launching "
+            "the run would replace it",
+            remedy="Give the run another name: name=…; or use another namespace: on.namespace=…",
+        )
+
+    def _read_by_patch(self, kind: str, name: str) -> Object | None:
+        """An empty patch returns the object, and needs no right to read it."""
+        try:
+            return self._when_ready(lambda: self.cluster.patch(kind, name, {}, dry_run=True))
+        except Refused as e:
+            if e.code == NOT_FOUND or isinstance(e, Forbidden):
+                return None
+            raise
+
     def _has_ended_job(self, owner: Object) -> bool:
         """Whether the last job of this run still exists. Raises UserError if it has not ended."""
         name = owner["metadata"]["name"]
         job = self.cluster.get(key_of(owner), name)
+        self._check_own(key_of(owner), name, job, name)
         if job and has_not_ended(job_kind(kind_name(owner)).state(job)):
             raise already_running(name, self.cluster)
         return job is not None
@@ -250,11 +286,14 @@ class JobControl:
         return all(kind.group in groups and self.cluster.serves(kind.key) for kind in kinds)
 
     def _apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        return self._when_ready(lambda: self.cluster.apply(manifest, dry_run=dry_run))
+
+    def _when_ready(self, request: Callable[[], Object]) -> Object:
         """Retries while the webhook of an operator is starting, or has not seen what was just created."""
         began, warned = time.monotonic(), False
         while True:
             try:
-                return self.cluster.apply(manifest, dry_run=dry_run)
+                return request()
             except NotSynced:
                 if time.monotonic() - began >= SYNC_TIMEOUT_S:
                     raise

@@ -5,7 +5,6 @@ import re
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime
 from typing import TypedDict
 
@@ -22,7 +21,7 @@ MAX_FAILURES = 5  # connections in a row that broke before a line came
 READ_AHEAD = 8  # pods whose logs are read while the first of them is shown
 BUFFERED_LINES = 500  # of each of them
 MAX_FOLLOWED = 50  # pods at once
-RANKED = re.compile(r"\[(\d+)\] ?(.*)", re.DOTALL)  # a supervisor in a pod prints the lines of its workers so
+RANKED = re.compile(r"\[([0-9]{1,6})\] ?")  # a supervisor in a pod prints the lines of its workers so
 NOT_STARTED, GONE = 400, 404
 
 
@@ -151,13 +150,14 @@ class _PodLog:
 
     def _parsed(self, line: str) -> LogLine:
         stamp, _, text = line.partition(" ")
-        time = None
-        with suppress(ValueError):
+        try:
             time = datetime.fromisoformat(stamp).timestamp()
+        except ValueError:
+            time, text = None, line
         match = RANKED.match(text)
         if not match:
             return LogLine(time=time, rank=self._first_rank, line=text)
-        return LogLine(time=time, rank=int(match[1]), line=match[2])
+        return LogLine(time=time, rank=int(match[1]), line=text[match.end() :])
 
 
 def _in_order(streams: list[_PodLog]) -> Iterator[LogLine]:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from stoker.rundir import RunDir
 from stoker.spec import contract
+from stoker.spec.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,5 +35,6 @@ class ClusterPlace:
 def place_of(run: RunDir) -> ClusterPlace:
     """Of a run that was launched in a cluster."""
     place = run.place(ClusterPlace)
-    assert place is not None, f"run '{run.name}' was not launched in a cluster"
+    if place is None:
+        raise UserError(f"run '{run.name}' was not launched in a cluster", remedy="See it with: stoker status")
     return place

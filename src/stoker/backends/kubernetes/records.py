@@ -9,7 +9,7 @@ from pathlib import Path
 from stoker.backends.kubernetes.job_control import JobControl
 from stoker.backends.kubernetes.jobs import KINDS, JobState, job_kind
 from stoker.backends.kubernetes.place import place_of
-from stoker.backends.kubernetes.state import seconds
+from stoker.backends.kubernetes.state import event_time
 from stoker.backends.kubernetes.volume.remote import VolumeRun
 from stoker.backends.transfer import client
 from stoker.kube import Cluster, Object
@@ -81,9 +81,8 @@ def metrics(remote: VolumeRun) -> list[Record]:
 
 def _event(event: Object) -> ClusterEvent:
     subject = event["involvedObject"]
-    stamp = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
     return ClusterEvent(
-        time=seconds(stamp) or 0.0,
+        time=event_time(event),
         host=event.get("source", {}).get("host") or event.get("reportingInstance", ""),
         object=f"{subject.get('kind', '').lower()} {subject.get('name', '')}",
         reason=event.get("reason", ""),

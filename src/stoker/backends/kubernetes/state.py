@@ -100,12 +100,12 @@ class PodRow:
 def pod_rows(
     pods: Iterable[Object],
     node: Callable[[Object], int | None],
-    seats: list[Record],
+    node_records: list[Record],
     *,
     container: str = contract.CONTAINER,
 ) -> list[PodRow]:
-    """`seats`: which node has which ranks, from the run's records. Only the row of each pod is kept in memory."""
-    ranks: dict[object, str] = {str(seat.get("pod")): _ranks(seat) for seat in seats}
+    """`node_records`: the ranks of each node, from the run's records. Only the row of each pod is kept in memory."""
+    ranks: dict[object, str] = {str(record.get("pod")): _ranks(record) for record in node_records}
     newest: dict[object, tuple[str, PodRow]] = {}
     for pod in pods:
         index, created = node(pod), str(pod["metadata"].get("creationTimestamp", ""))
@@ -123,6 +123,13 @@ def pod_rows(
 def seconds(stamp: str | None) -> float | None:
     """Seconds since 1970, from a timestamp of Kubernetes."""
     return None if not stamp else datetime.fromisoformat(stamp).timestamp()
+
+
+def event_time(event: Object) -> float:
+    """When an event of Kubernetes was last seen."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    stamp = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return seconds(stamp) or 0.0
 
 
 def _row(pod: Object, node: int | None, ranks: dict[object, str], container: str) -> PodRow:
@@ -170,8 +177,8 @@ def _image(pod: Object, container: str) -> str:
     return next((str(spec["image"]) for spec in containers if spec["name"] == container), "")
 
 
-def _ranks(seat: Record) -> str:
-    first, workers = seat.get("first"), seat.get("workers")
+def _ranks(record: Record) -> str:
+    first, workers = record.get("first"), record.get("workers")
     if not isinstance(first, int) or not isinstance(workers, int):
         return ""  # not written by a supervisor
     last = first + workers - 1

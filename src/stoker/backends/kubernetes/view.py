@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from stoker.kube import Cluster, ClusterError, Object, connect
 from stoker.rundir import Record, RunDir
 from stoker.rundir.records import typed, typed_value
 from stoker.rundir.state import RunState
-from stoker.rundir.view import RunRow, RunView
+from stoker.rundir.view import RunRow, RunView, unreadable, without_records
 from stoker.spec import contract
 from stoker.spec.errors import StokerError
 from stoker.spec.on import kubernetes_on
@@ -54,10 +55,15 @@ class ClusterView(RunView):
 def rows(runs: list[RunDir]) -> list[RunRow]:
     """Lists the jobs of each cluster once, for all its runs."""
     by_cluster: dict[tuple[str | None, str], list[tuple[RunDir, ClusterPlace]]] = {}
-    for run in runs:
-        if place := run.place(ClusterPlace):
-            by_cluster.setdefault((place.context, place.namespace), []).append((run, place))
     rows: list[RunRow] = []
+    for run in runs:
+        try:
+            place = place_of(run)
+            job_kind(place.job)
+        except StokerError as e:
+            rows.append(unreadable(run, e))
+        else:
+            by_cluster.setdefault((place.context, place.namespace), []).append((run, place))
     for (context, namespace), group in by_cluster.items():
         try:
             cluster = connect(context, namespace)
@@ -151,6 +157,13 @@ def _reason_in_logs(cluster: Cluster, pods: list[PodRow], container: str) -> str
 
 def _row_of(cluster: Cluster, jobs: Jobs, deadline: float, placed_run: tuple[RunDir, ClusterPlace]) -> RunRow:
     run, place = placed_run
+    try:
+        return _row_with_cluster(cluster, jobs, deadline, run, place)
+    except ClusterError as e:
+        return _row_without_cluster(run, e.problem)
+
+
+def _row_with_cluster(cluster: Cluster, jobs: Jobs, deadline: float, run: RunDir, place: ClusterPlace) -> RunRow:
     job = jobs.get((job_kind(place.job).KIND, place.run))
     state = job_state(cluster, place, job) if job else None
     cached = _cached(run)
@@ -180,9 +193,9 @@ def _last_records(
         records, unread = answers.get(timeout=max(0.1, deadline - time.monotonic()))
     except queue.Empty:
         cached = _cached(run)
-        records, unread = cached.view if cached else _empty_view(run), "it takes too long"
+        records, unread = cached.view if cached else without_records(run), "it takes too long"
     if unread:
-        run.write_seen({"asked": time.time(), "view": asdict(records), "unread": unread})
+        _cache(run, {"view": asdict(records), "unread": unread})
     return records, unread
 
 
@@ -207,29 +220,27 @@ def _records(
     if known and known.state.is_terminal and (state is None or state.state.is_terminal):
         return known, ""
     if state is not None and state.state is RunState.WAITING:  # no pod is up: nothing new was written
-        return known or _empty_view(run), ""
+        return known or without_records(run), ""
     try:
         remote = VolumeRun(run, place, cluster=cluster)
         read = typed(RunView, "".join(remote.ask_live("view", create_reader=create_reader)))
     except (StokerError, ValueError) as e:
         reason = str(e) if isinstance(e, StokerError) else f"another version of Stoker wrote them ({e})"
-        return known or _empty_view(run), reason
+        return known or without_records(run), reason
     records = replace(read, reason=remote.localized(read.reason), remedy=remote.localized(read.remedy))
     ended = state is None or state.state.is_terminal  # these are its last records
-    run.write_seen({"asked": time.time(), "view": asdict(records), "ended": ended})
+    _cache(run, {"view": asdict(records), "ended": ended})
     return records, ""
 
 
-def _row(run: RunDir, place: ClusterPlace, state: JobState | None, records: RunView | None) -> RunRow:
-    cached = _cached(run)
-    known = records or (cached.view if cached else None) or _empty_view(run)
-    return RunRow(**_row_fields(_merged_view(run, place, state, known)))
+def _row(run: RunDir, place: ClusterPlace, state: JobState | None, records: RunView) -> RunRow:
+    return RunRow(**_row_fields(_merged_view(run, place, state, records)))
 
 
 def _row_without_cluster(run: RunDir, problem: str) -> RunRow:
     """From the cached records alone. They are final if the run had ended."""
     cached = _cached(run)
-    known = cached.view if cached else _empty_view(run)
+    known = cached.view if cached else without_records(run)
     values = _row_fields(known) | {"name": run.name, "folder": str(run.path)}
     if not (cached and known.state.is_terminal):
         values |= {"state": RunState.UNKNOWN, "reason": problem}
@@ -280,28 +291,11 @@ def _cached(run: RunDir) -> _CachedView | None:
     return _CachedView(asked=seen["asked"], view=view, ended=seen["ended"], unread=seen["unread"])
 
 
+def _cache(run: RunDir, record: Record) -> None:
+    """The disk may be full, or the runs may be another user's."""
+    with suppress(OSError):
+        run.write_seen({"asked": time.time()} | record)
+
+
 def _row_fields(view: RunView) -> Record:
     return {field.name: getattr(view, field.name) for field in fields(RunRow)}
-
-
-def _empty_view(run: RunDir) -> RunView:
-    """Of a run without records."""
-    return RunView(
-        name=run.name,
-        folder=str(run.path),
-        state=RunState.INTERRUPTED,
-        reason="",
-        remedy="",
-        step=0,
-        steps=None,
-        loss=None,
-        tokens=None,
-        tokens_per_second=None,
-        seconds_left=None,
-        workers=None,
-        updated=None,
-        val_loss=None,
-        checkpoint=None,
-        restarts=0,
-        nodes=[],
-    )

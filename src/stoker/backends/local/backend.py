@@ -26,7 +26,6 @@ from stoker.backends.backend import (
 from stoker.backends.local import machine, processes
 from stoker.backends.local.environment import WorkerEnvironment, worker_environment
 from stoker.backends.local.plan import plan
-from stoker.backends.local.top import Top
 from stoker.diagnose.facts import DiagnosisFacts
 from stoker.diagnose.records import record_fact, run_fact
 from stoker.rundir import Exit, Record, RunDir
@@ -174,6 +173,8 @@ class Local:
         return DiagnosisFacts(run=run_fact(run), record=record_fact(run))
 
     def top(self, run: RunDir, *, every_s: float | None) -> Iterator[Usage]:  # noqa: ARG002
+        from stoker.backends.local.top import Top  # noqa: PLC0415 (GPU libraries, which few commands need)
+
         top = Top(run)
         if row(run).state is RunState.RUNNING:
             time.sleep(TOP_SPAN_S)
@@ -196,10 +197,12 @@ class Local:
         holder = run.holder()
         if holder is None:
             return False
+        if not holder["pid"]:  # the lock is taken a moment before its holder is written to it
+            raise UserError(f"run '{run.name}' is just starting", remedy="Wait a moment and try again")
         if holder["host"] != socket.gethostname():
             raise UserError(
                 f"run '{run.name}' runs on {holder['host']}, not on this machine",
-                remedy=f"Run there: stoker stop {run.shown}",
+                remedy=f"Run there: stoker stop {shlex.quote(run.shown)}",
             )
         if not _is_supervisor(holder["pid"]):
             raise UserError(
@@ -259,7 +262,10 @@ class Local:
         )
 
     def files(self, run: RunDir, *, moving: bool = False) -> Files:  # noqa: ARG002
-        raise UserError(f"run '{run.name}' is on this machine, in {run.path}", remedy=f"Look there: cd {run.path}")
+        raise UserError(
+            f"run '{run.name}' is on this machine, in {run.path}",
+            remedy=f"Use its files directly: cd {shlex.quote(str(run.path))}",
+        )
 
 
 def _tied(argv: tuple[str, ...]) -> tuple[str, ...]:

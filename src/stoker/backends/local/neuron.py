@@ -34,7 +34,7 @@ def read_cores() -> dict[int, Accelerator]:
             monitor.kill()
     try:
         return parse(json.loads(line))
-    except ValueError:
+    except (ValueError, KeyError, TypeError, AttributeError):  # another version of neuron-monitor
         return {}
 
 

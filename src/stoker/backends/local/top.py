@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -17,7 +18,6 @@ from stoker.spec import contract
 from stoker.spec.errors import UserError
 
 GPU_DEVICE = re.compile(r"/dev/nvidia\d+")
-ACTIVE_STATES = ("running", "waiting", "restarting")
 FIELDS = ["pid", "ppid", "cpu_times", "memory_info", "num_threads"]
 
 
@@ -116,7 +116,7 @@ class Top:
         if holder["host"] != socket.gethostname():
             raise UserError(
                 f"run '{self._run.name}' runs on {holder['host']}, not on this machine",
-                remedy=f"Run there: stoker top {self._run.path}",
+                remedy=f"Run there: stoker top {shlex.quote(str(self._run.path))}",
             )
         return children.get(holder["pid"], [])
 

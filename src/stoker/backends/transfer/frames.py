@@ -68,10 +68,10 @@ class Frames:
             data = self._read(length)
             if kind == BYTES:
                 return data
-            message: Message = json.loads(data)
+            message = _parse(data)
             if "error" in message:
                 error = NotFound if message.get("not_found") else UserError
-                raise error(message["error"], remedy=message["remedy"])
+                raise error(str(message["error"]), remedy=str(message.get("remedy", "")))
             if "alive" not in message:
                 return message
 
@@ -154,6 +154,16 @@ class Frames:
 
     def _has_room(self) -> bool:
         return len(self._buffer) < max(READ_AHEAD, self._wanted)
+
+
+def _parse(data: bytes) -> Message:
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as e:
+        raise PeerLost("the data received is not a message") from e
+    if not isinstance(message, dict):
+        raise PeerLost("the data received is not a message")
+    return message
 
 
 @contextmanager

@@ -4,7 +4,8 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -12,7 +13,7 @@ from typing import BinaryIO
 from stoker.backends.transfer.frames import PIECE, Frames, Message, PeerLost
 from stoker.backends.transfer.meter import TransferMeter
 from stoker.backends.transfer.names import check_file, listing
-from stoker.spec.errors import StokerError, UserError
+from stoker.spec.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +80,7 @@ class _Answers(threading.Thread):
         try:
             while "done" not in (message := self._frames.message()):
                 self._handle(message)
-        except (StokerError, PeerLost) as e:
+        except Exception as e:  # raised again in `check`
             self._error = e
 
     def check(self) -> None:
@@ -103,17 +104,21 @@ def _send(
     frames: Frames, source: Path | bytes, size: int, target: tuple[int, str], have: tuple[int, str], answers: _Answers
 ) -> None:
     number, name = target
-    label = source if isinstance(source, Path) else name
+    label = str(source) if isinstance(source, Path) else name
+    with _read_errors(label):
+        file = _open(source)
     try:
-        with _open(source) as file:
-            digest, start = _prefix(file, *have) if have[0] <= size else (hashlib.sha256(), 0)
+        with file:
+            with _read_errors(label):
+                digest, start = _prefix(file, *have) if have[0] <= size else (hashlib.sha256(), 0)
             answers.meter.skip(start - have[0] if start < have[0] else 0)
             if start == size > 0:
                 frames.send_message(keep=[number, name])
                 return
             frames.send_message(file=[number, name, start])
             while start < size:
-                data = file.read(min(PIECE, size - start))
+                with _read_errors(label):
+                    data = file.read(min(PIECE, size - start))
                 if not data:
                     raise UserError(f"{label} was truncated while it was sent", remedy="Send it again")
                 digest.update(data)
@@ -121,14 +126,20 @@ def _send(
                 answers.check()
                 start += len(data)
             frames.send_message(end=digest.hexdigest())
-    except OSError as e:
-        raise UserError(
-            f"{e.filename or label} cannot be read ({e.strerror})", remedy="Fix it, then run the same command again"
-        ) from e
     except PeerLost:
         answers.join(timeout=1)  # the other end may have reported why before it ended
         answers.check()
         raise
+
+
+@contextmanager
+def _read_errors(label: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise UserError(
+            f"{label} cannot be read ({e.strerror})", remedy="Fix it, then run the same command again"
+        ) from e
 
 
 def _prefix(file: BinaryIO, have: int, peer_digest: str) -> tuple["hashlib._Hash", int]:
@@ -166,12 +177,8 @@ def _offer(item: Item, sizes: Mapping[str, int]) -> Message:
 def _size(source: Path | bytes) -> int:
     if isinstance(source, bytes):
         return len(source)
-    try:
+    with _read_errors(str(source)):
         return source.stat().st_size
-    except OSError as e:
-        raise UserError(
-            f"{source} cannot be read ({e.strerror})", remedy="Fix it, then run the same command again"
-        ) from e
 
 
 def _is_executable(source: Path | bytes) -> bool:

@@ -137,8 +137,9 @@ class Target:
 
     def keep(self, name: str) -> None:
         """The local file equals the remote file."""
-        if self._part(name).exists():
-            self._put(name, self._part(name), self._digests[name].hexdigest())
+        digest = self._digests.get(name)  # of the part if there is one, unless the journal has a complete file
+        if digest and self._part(name).exists():
+            self._put(name, self._part(name), digest.hexdigest())
 
     def finish(self) -> None:
         for name in self._folders:

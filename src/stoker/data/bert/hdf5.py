@@ -41,7 +41,7 @@ BATCH_ROWS = 1 << 14  # read at once
 REMEDY = f"Give files that have {', '.join(KEYS)}, as create_pretraining_data.py writes them"
 
 
-def wanted(files: Sequence[tuple[Path, str]], locations: str | Sequence[str]) -> list[tuple[Path, str]]:
+def training_files(files: Sequence[tuple[Path, str]], locations: str | Sequence[str]) -> list[tuple[Path, str]]:
     """Of folders, the training files only; files that are named directly are all kept."""
     folders = [Path(location).expanduser() for location in ([locations] if isinstance(locations, str) else locations)]
     inside = [folder.absolute() for folder in folders if folder.is_dir()]

@@ -18,6 +18,7 @@ from stoker.data.bert.pairs import FACTS, Numbers
 from stoker.data.bert.records import PairJob, records
 from stoker.data.bert.sentences import sentences
 from stoker.data.encode import Advance
+from stoker.data.files import stamp_of
 from stoker.data.shards import TOKENIZER_FOLDER
 from stoker.data.sources.document import BadRecords
 from stoker.data.tokenizer import TOKENIZER_FILE
@@ -45,11 +46,12 @@ class SentenceDocument(NamedTuple):
 def encode(job: PairJob, unit: Unit) -> Iterator[Advance]:
     """Writes the pairs of a unit, whose files are local, and yields progress."""
     bad, file = BadRecords(skip=job.skip_bad), job.folder / TOKENIZER_FOLDER / TOKENIZER_FILE
+    tokenizer, vocabulary = _tokenizer(file, tuple(stamp_of(file)))
     with records(job, unit) as out:
         documents: list[SentenceDocument] = []
         size = reported = 0
         for text in _texts(unit, job.field, bad):
-            document = _tokenise(file, text)
+            document = _tokenise(tokenizer, text)
             if document.sentences:
                 documents.append(document)
             size += len(text.encode())
@@ -57,7 +59,7 @@ def encode(job: PairJob, unit: Unit) -> Iterator[Advance]:
             reported += advance
             yield Advance(advance, len(document.tokens))
         for pair in pairs(documents, job.length, random.Random(f"{SEED} {unit.number}")):
-            out.add(_record(pair, job.length, _vocabulary(file))[None])
+            out.add(_record(pair, job.length, vocabulary)[None])
         out.finish(documents=len(documents), bytes=size, skipped=bad.skipped)
         yield Advance(unit.size - reported, 0)
 
@@ -146,20 +148,15 @@ def _texts(unit: Unit, field: str, bad: BadRecords) -> Iterator[str]:
         yield "".join(held)
 
 
-def _tokenise(file: Path, text: str) -> SentenceDocument:
-    sentence_ids = [
-        encoding.ids for encoding in _tokenizer(file).encode_batch_fast(sentences(text), add_special_tokens=False)
-    ]
+def _tokenise(tokenizer: Tokenizer, text: str) -> SentenceDocument:
+    sentence_ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(sentences(text), add_special_tokens=False)]
     lengths = [len(ids) for ids in sentence_ids if ids]
     tokens = np.fromiter((id for ids in sentence_ids for id in ids), np.int64, sum(lengths))
     return SentenceDocument(tokens.astype(np.uint32), np.cumsum([0, *lengths], dtype=np.int64))
 
 
 @lru_cache(1)
-def _tokenizer(file: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(file))
-
-
-@lru_cache(1)
-def _vocabulary(file: Path) -> MaskingVocabulary:
-    return masking_vocabulary(_tokenizer(file), file)
+def _tokenizer(file: Path, stamp: tuple[int, ...]) -> tuple[Tokenizer, MaskingVocabulary]:  # noqa: ARG001 (a cache key)
+    """Loaded once for all units. A prepare of other data in the same folder has another tokenizer there."""
+    tokenizer = Tokenizer.from_file(str(file))
+    return tokenizer, masking_vocabulary(tokenizer, file)

@@ -8,21 +8,18 @@ were drawn when it was made, the masked positions and their original words, each
 masked at place 0. As in a token set index.json is written last.
 """
 
-import json
-import mmap
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from stoker.data.integrity import SetFile, check_hashes, check_sizes
+from stoker.data.integrity import SetFile, check_sizes
 from stoker.data.order import Order, Shuffled
-from stoker.data.shards import INDEX_FILE, OPEN_SHARDS, TOKENIZER_FOLDER, VERSION, Dtype, Index
+from stoker.data.shards import TOKENIZER_FOLDER, MappedShards, PreparedSet, SetIndex
 from stoker.data.tokenizer import TOKENIZER_FILE
-from stoker.rundir import write_atomic
 from stoker.spec.errors import UserError
 
 KIND = "pairs"
@@ -56,6 +53,10 @@ def fields(rows: Numbers, length: int) -> Fields:
     return Fields(rows[:, :length], facts[:, 0], facts[:, 1], facts[:, 2], positions, ids)
 
 
+def record_width(length: int, predictions: int) -> int:
+    return length + FACTS + 2 * predictions
+
+
 def join(rows: Fields) -> Numbers:
     facts = np.stack([rows.real_N, rows.second_N, rows.label_N], axis=1)
     return np.concatenate([rows.tokens_NL, facts, rows.positions_NP, rows.ids_NP], axis=1)
@@ -71,64 +72,40 @@ class PairShard:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairIndex:
-    key: str
-    dtype: Dtype
-    vocab: int
-    end: int
-    tokenizer: str
-    """sha256 of tokenizer/tokenizer.json; empty if it does not exist."""
-    trained: int | None
-    documents: int
-    bytes: int
-    skipped: int
-    length: int
+class PairIndex(SetIndex):
+    length: Annotated[int, Field(ge=1)]
     """Tokens in a record."""
-    predictions: int
+    predictions: Annotated[int, Field(ge=0)]
     """Masked positions per record; 0 if they are drawn during training."""
     train: list[PairShard] = field(default_factory=list)
     validation: list[PairShard] = field(default_factory=list)
-    version: int = VERSION
     kind: Literal["pairs"] = "pairs"
 
     @property
     def width(self) -> int:
-        return self.length + FACTS + 2 * self.predictions
+        return record_width(self.length, self.predictions)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each shard's file."""
-        width = self.width * np.dtype(self.dtype).itemsize
-        return {shard.file: shard.records * width for shard in self.train + self.validation}
+        return {shard.file: self.size(shard) for shard in self.train + self.validation}
 
-    def write(self, folder: Path) -> None:
-        write_atomic(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        record = Index.record(folder)
-        for split in ("train", "validation"):
-            record[split] = [PairShard(**shard) for shard in record[split]]
-        return cls(**record)
+    def size(self, shard: PairShard) -> int:
+        """Bytes of a shard's file."""
+        return shard.records * self.width * np.dtype(self.dtype).itemsize
 
 
-class PairSplit:
+class PairSplit(MappedShards):
     """Records over several shards, read at random."""
 
     def __init__(self, folder: Path, shards: list[PairShard], index: PairIndex) -> None:
-        self._folder, self._index, self._shards = folder, index, shards
+        files = [
+            SetFile(folder=folder, file=shard.file, bytes=index.size(shard), sha256=shard.sha256) for shard in shards
+        ]
+        super().__init__(files, index.dtype)
+        self._folder, self._index = folder, index
         self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
-        self._shard = lru_cache(OPEN_SHARDS)(self._map)
-        self._checks = False
         self.records = int(self._ends[-1]) if shards else 0
         self.tokens = sum(shard.tokens for shard in shards)
-
-    def files(self) -> list[SetFile]:
-        return [self._file(shard) for shard in self._shards]
-
-    def check_when_read(self) -> None:
-        """Checks each shard's hash before its first use: for readers that can afford the time."""
-        self._checks = True
 
     def samples(self, length: int) -> int:
         self._check(length)
@@ -159,52 +136,32 @@ class PairSplit:
                 remedy=f"Set batch.length to {self._index.length}, or name the text in data.path to prepare it again",
             )
 
-    def _file(self, shard: PairShard) -> SetFile:
-        size = shard.records * self._index.width * np.dtype(self._index.dtype).itemsize
-        return SetFile(folder=self._folder, file=shard.file, bytes=size, sha256=shard.sha256)
-
     def _map(self, shard: int) -> NDArray[Any]:
-        file_of_set = self._file(self._shards[shard])
-        if self._checks:
-            check_hashes([file_of_set])
-        with open(file_of_set.path, "rb") as file:
-            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(held, np.dtype(self._index.dtype).newbyteorder("<")).reshape(-1, self._index.width)
+        return super()._map(shard).reshape(-1, self._index.width)
 
 
-class PairSet:
+class PairSet(PreparedSet):
+    train: PairSplit
+    validation: PairSplit
+
     def __init__(self, path: Path, index: PairIndex) -> None:
-        self.path = path
+        super().__init__(path, index)
         self.index = index
-        self.key = index.key
-        self.vocab = index.vocab
-        self.end = index.end
-        self.tokenizer = path / TOKENIZER_FOLDER
         self.train = PairSplit(path, index.train, index)
         self.validation = PairSplit(path, index.validation, index)
 
-    @property
-    def whole(self) -> bool:
-        return True
-
-    def problem(self) -> UserError | None:
-        return None
-
     @classmethod
     def open(cls, path: Path) -> Self:
+        """Checks only the size of each shard."""
         index = PairIndex.read(path)
         check_sizes(path, index.sizes)
         return cls(path, index)
 
     def files(self) -> list[SetFile]:
-        """The files that training depends on: the masks depend on the tokenizer."""
+        """The masks depend on the tokenizer too."""
         file = self.tokenizer / TOKENIZER_FILE
         size = file.stat().st_size if file.is_file() else 0
         tokenizer = SetFile(
             folder=self.path, file=f"{TOKENIZER_FOLDER}/{TOKENIZER_FILE}", bytes=size, sha256=self.index.tokenizer
         )
-        return self.train.files() + self.validation.files() + ([tokenizer] if self.index.tokenizer else [])
-
-    def verify(self) -> None:
-        """Reads every shard and compares its hash with the index."""
-        check_hashes(self.files())
+        return super().files() + ([tokenizer] if self.index.tokenizer else [])

@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from stoker.data.bert.pairs import FACTS, Numbers, PairIndex, PairShard
+from stoker.data.bert.pairs import Numbers, PairIndex, PairShard, record_width
 from stoker.data.encode import EncodeJob, check_unchanged, finish, move_tail, partial_file, record_path
 from stoker.data.work_units import Unit
 from stoker.rundir import write_atomic
@@ -23,7 +23,7 @@ class PairJob(EncodeJob):
 
     @property
     def width(self) -> int:
-        return self.length + FACTS + 2 * self.predictions
+        return record_width(self.length, self.predictions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,16 +15,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stoker.data.archives import TARS, ZIPS, extract, is_archive, unwritable
 from stoker.data.remote import scheme_of
+from stoker.data.remote.addresses import shown
 from stoker.data.remote.transfer import Interrupted, RemoteError, copy
 from stoker.rundir import write_json
 from stoker.spec import contract
+from stoker.spec.bounded import read_json
 from stoker.spec.errors import StokerError, UserError
 from stoker.storage.store import Store, StoreUnreachable, open_store
 
-WORK_FOLDER = ".stoker-bring"  # partial files, and records of finished ones
+WORK_FOLDER = ".stoker-download"  # partial files, and records of finished ones
 PROGRESS_EVERY_S = 0.5
 MARGIN_BYTES = 16 << 20  # left free
 
@@ -34,17 +37,23 @@ class RemoteFile:
     url: str
     name: str
     size: int
-    tag: str
+    version: str
+    """Changes with the content; passed on to read exactly this content."""
     md5: str | None = None
     store: Store | None = None
     """None: it is read by its scheme."""
 
+    @property
+    def shown(self) -> str:
+        """The URL without its secrets."""
+        return shown(self.url)
+
     def read(self, start: int) -> Iterator[bytes]:
         if self.store is None:
-            yield from scheme_of(self.url).read(self.url, start, self.tag)
+            yield from scheme_of(self.url).read(self.url, start, self.version)
             return
         try:
-            yield from self.store.read(self.name, start, self.tag)
+            yield from self.store.read(self.name, start, self.version)
         except StoreUnreachable as e:
             raise Interrupted(e.problem) from e
 
@@ -73,40 +82,43 @@ def find(url: str, *, anonymous: bool = False, region: str | None = None) -> lis
     """The object of that name, or all objects below it."""
     if not url.startswith(("s3://", "gs://")):
         return [
-            RemoteFile(url=file_url, name=name, size=size, tag=tag)
+            RemoteFile(url=file_url, name=name, size=size, version=tag)
             for file_url, name, size, tag in scheme_of(url).find(url)
         ]
     parent, _, name = url.rstrip("/").rpartition("/")
     if not parent.endswith("/"):  # otherwise the URL is a whole bucket
         store = open_store(parent, anonymous=anonymous, region=region)
         if object := store.look(name):
-            return [RemoteFile(url=url, name=name, size=object.size, tag=object.tag, md5=object.md5, store=store)]
+            return [
+                RemoteFile(url=url, name=name, size=object.size, version=object.version, md5=object.md5, store=store)
+            ]
     inside = open_store(url, anonymous=anonymous, region=region)
     objects = {key: object for key, object in inside.list().objects.items() if not key.endswith("/")}
     if not objects:
         raise RemoteError(f"there is no {url}", remedy="Check the bucket and the key")
     return [
-        RemoteFile(url=f"{inside.url}/{key}", name=key, size=object.size, tag=object.tag, store=inside)
+        RemoteFile(url=f"{inside.url}/{key}", name=key, size=object.size, version=object.version, store=inside)
         for key, object in objects.items()
     ]
 
 
 def _download_file(source: RemoteFile, folder: Path, work: Path, *, unpack: bool) -> Iterator[dict[str, object]]:
-    mark = hashlib.sha256(f"{source.url}\n{source.tag}\n{source.size}".encode()).hexdigest()[:32]
-    done, archive = work / f"{mark}.json", work / f"{mark}.part"
+    done = work / f"{_digest(source.shown)}.json"
+    archive = work / f"{_digest(source.url, source.version, source.size)}.part"
     target = folder / _safe(source.name)
-    if done.is_file() and (unpack or (target.is_file() and target.stat().st_size == source.size)):
+    record = {"url": source.shown, "version": source.version, "bytes": source.size, "unpacked": unpack}
+    if _record(done) == record and (unpack or (target.is_file() and target.stat().st_size == source.size)):
         yield {"phase": "there", "file": source.name, "done": source.size, "total": source.size}
         return
     partial = archive.stat().st_size if archive.is_file() else 0
     _check_room(source, partial, folder, unpack=unpack)
     fetched = partial if partial <= source.size else 0
-    for size in copy(source.read, archive, size=source.size, name=source.url):
+    for size in copy(source.read, archive, size=source.size, name=source.shown):
         fetched += size
         yield {"phase": "fetching", "file": source.name, "done": fetched, "total": source.size}
     if source.md5 and _md5(archive) != source.md5:
         archive.unlink()
-        raise UserError(f"{source.url} was damaged on the way", remedy="Run the same command again")
+        raise UserError(f"{source.shown} was damaged on the way", remedy="Run the same command again")
     if unpack:
         files = unpacked = 0
         for size in extract(archive, folder, name=source.name):
@@ -115,9 +127,21 @@ def _download_file(source: RemoteFile, folder: Path, work: Path, *, unpack: bool
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         archive.replace(target)
-    write_json(done, {"url": source.url, "tag": source.tag, "bytes": source.size})
+    write_json(done, record)
     archive.unlink(missing_ok=True)
     yield {"phase": "done", "file": source.name, "done": source.size, "total": source.size}
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def _record(file: Path) -> Any:
+    """What was downloaded last from a URL."""
+    try:
+        return read_json(file)
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _safe(name: str) -> str:
@@ -132,7 +156,7 @@ def _check_room(source: RemoteFile, partial: int, folder: Path, *, unpack: bool)
     free = shutil.disk_usage(folder).free
     if needed + MARGIN_BYTES > free:
         raise UserError(
-            f"{source.url} needs {needed / 2**30:.2f} GiB in {folder}, and only {free / 2**30:.2f} GiB are free",
+            f"{source.shown} needs {needed / 2**30:.2f} GiB in {folder}, and only {free / 2**30:.2f} GiB are free",
             remedy="Free some space, or use a larger volume",
         )
 

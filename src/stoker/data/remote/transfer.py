@@ -48,7 +48,8 @@ def copy(read: Callable[[int], Iterator[bytes]], path: Path, *, size: int, name:
     failures = 0
     with open(path, "ab") as file:
         if file.tell() > size:
-            file.truncate(0)
+            file.seek(0)
+            file.truncate()
         while file.tell() < size:
             try:
                 for chunk in read(file.tell()):

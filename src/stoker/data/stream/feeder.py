@@ -34,7 +34,7 @@ class Feeder:
             self._process, self._wanted = _start(self._tokens.path), -1
         if tokens > self._wanted:
             self._wanted = tokens
-            self._tell(tokens)
+            self._send(tokens)
 
     def close(self) -> None:
         if self._process is not None:
@@ -58,7 +58,7 @@ class Feeder:
             time.sleep(RESTART_AFTER_S)
         return True
 
-    def _tell(self, tokens: int) -> None:
+    def _send(self, tokens: int) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         try:

@@ -3,13 +3,11 @@
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
-
-import numpy as np
+from typing import Protocol, Self
 
 from stoker.data.integrity import check_sizes
 from stoker.data.order import Drawn, Order, Windowed
-from stoker.data.shards import Shard, Split, TokenSet
+from stoker.data.shards import Dtype, Shard, Split, TokenSet
 from stoker.data.stream.journal import Header, Journal, index_of, read_error
 from stoker.spec.errors import UserError
 
@@ -29,11 +27,9 @@ class Abandoned(UserError):
 
 
 class StreamSplit(Split):
-    def __init__(
-        self, folder: Path, shards: list[Shard], dtype: np.dtype[Any], *, window: int, journal: Journal
-    ) -> None:
+    def __init__(self, folder: Path, shards: list[Shard], dtype: Dtype, *, window: int, journal: Journal) -> None:
         super().__init__(folder, shards, dtype, window=window)
-        self._folder, self._journal = folder, journal
+        self._journal = journal
         self._seen = len(journal.entries)
         self._stopped = threading.Event()
         self.feeder: Feeding | None = None
@@ -65,15 +61,8 @@ class StreamSplit(Split):
 
     def _refresh(self) -> None:
         self._journal.refresh()
-        new_shards = [entry.train for entry in self._journal.entries[self._seen :] if entry.train.tokens]
+        self._add([entry.train for entry in self._journal.entries[self._seen :] if entry.train.tokens])
         self._seen = len(self._journal.entries)
-        if new_shards:
-            self._shards += new_shards
-            self._paths += [self._folder / shard.file for shard in new_shards]
-            self._ends = np.append(
-                self._ends, self.tokens + np.cumsum([shard.tokens for shard in new_shards], dtype=np.int64)
-            )
-            self.tokens = int(self._ends[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +87,8 @@ class StreamSet(TokenSet):
         journal.refresh()
         tokens = cls(path, index_of(header, journal))
         check_sizes(path, tokens.index.sizes)
-        dtype = np.dtype(header.dtype).newbyteorder("<")
-        tokens.train = StreamSplit(path, tokens.index.train, dtype, window=header.data.window, journal=journal)
+        window = header.data.window
+        tokens.train = StreamSplit(path, tokens.index.train, header.dtype, window=window, journal=journal)
         return tokens
 
     @property

@@ -29,7 +29,7 @@ from stoker.data.sources.document import Span
 from stoker.data.stream.journal import At, Header, Journal, JournalEntry, clear_error, index_of
 from stoker.data.stream.reader import StreamSet
 from stoker.data.tokenizer import TOKENIZER_FILE, made_in
-from stoker.data.work_units import Unit, whole
+from stoker.data.work_units import Unit, one_per_file
 from stoker.spec.data import Data
 from stoker.spec.errors import UserError
 
@@ -68,10 +68,12 @@ def feed(folder: Path, *, tokens: int, progress: Callable[[PrepareProgress], Non
 
 
 def ignore_busy() -> None:
-    """Writes the shards; the caller holds the folder's lock."""
+    """For callers that wait for the folder's lock without a message."""
 
 
 class StreamWriter:
+    """Writes the shards of a folder, one step at a time."""
+
     def __init__(self, folder: Path) -> None:
         self.folder, self.header, self.journal = folder, Header.read(folder), Journal(folder)
         self._files = [kept_in(file, folder) for file in self.header.files]
@@ -159,7 +161,7 @@ def _lay_out(
     _clear_parts(folder)
     clear_error(folder)
     assert survey.tokenizer is not None, "a stream is of text"
-    units = whole([kept_in(file, folder) for file in survey.files])
+    units = one_per_file([kept_in(file, folder) for file in survey.files])
     characters = min(TRAINING_CHARACTERS, CHARACTERS_PER_TOKEN * data.window)
     texts = training_text(units, data, characters, progress, spread=False)
     home = folder / TOKENIZER_FOLDER

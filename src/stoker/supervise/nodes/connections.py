@@ -157,9 +157,7 @@ class PeerConnections:
                 paused, awake = time.monotonic() - awake, time.monotonic()
                 if paused > PING_INTERVAL_S and self._listener:  # this process or the machine was suspended
                     self._extend_timeouts(paused - PING_INTERVAL_S)
-                elif (
-                    paused > self._timeout_s
-                ):  # the leader's clock has advanced: messages received since may be outdated
+                elif paused > self._timeout_s:  # the leader may have given this node up: its messages may be outdated
                     break
                 for number in list(self._peers):
                     self._maintain(number)

@@ -46,7 +46,7 @@ def follow(launcher: WorkerLauncher, me: Node, leader: Leader, *, signals: Signa
     connections = PeerConnections(token=token, timeout_s=timeouts.leader_silence_s)
     try:
         peer = connections.connect(leader.address, leader.port, asdict(me))
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: the address in a damaged leader.json is not a host name
         connections.close()
         return FollowResult()
     greeting = f"{me} follows node {leader.node} at {leader.address}"

@@ -38,6 +38,7 @@ from stoker.supervise.scale import requested_nodes
 from stoker.supervise.workers.group import KILL_AFTER_S
 
 TOKEN_FILE = "token"
+MAX_PORT = 65535
 REACTION_TIME_S = 3.0  # two pings, and the time to notice and act
 LEADERSHIP_CHECK_S = 2.0
 
@@ -94,7 +95,7 @@ class Leader:
     """Of this leadership: the same node may lead again."""
     node: int
     address: str
-    port: int
+    port: Annotated[int, Field(ge=0, le=MAX_PORT)]
     """0 while it does not listen."""
     host: str
     pod: str

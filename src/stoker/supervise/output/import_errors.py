@@ -1,6 +1,7 @@
 """Recognises a script that cannot be imported: restarting it would not help."""
 
 import re
+import shlex
 from typing import NamedTuple
 
 TRACEBACK = "Traceback (most recent call last):\n"
@@ -32,7 +33,8 @@ def find_import_error(script: str, output: str) -> ScriptImportError | None:
         )
     location = "" if kind.endswith("ImportError") else " in {}, line {}".format(*LOCATION.findall(trace)[-1])
     return ScriptImportError(
-        f"script {script} cannot be imported: {kind}{location}: {message}", remedy=f"Try it with: python {script}"
+        f"script {script} cannot be imported: {kind}{location}: {message}",
+        remedy=f"Try it with: python {shlex.quote(script)}",
     )
 
 

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 from stoker.rundir import Record, RunDir
+from stoker.rundir.records import LAST_STEP
 
 MAX_LINE_CHARS = 16 * 1024  # a longer line is not parsed
 NUMBER = r"([-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:e[-+]?\d{1,4})?|[-+]?(?:nan|inf)\b)"
@@ -96,7 +97,8 @@ def _parse_dict(line: str) -> Record | None:
     metrics = {KEYS[key]: float(value) for key, value in PAIR.findall(line) if key in KEYS}
     if "loss" not in metrics and "val_loss" not in metrics:
         return None
-    return metrics | ({"step": int(metrics["step"])} if "step" in metrics else {})
+    step = metrics.pop("step", -1.0)
+    return metrics | ({"step": int(step)} if 0 <= step <= LAST_STEP else {})  # not nan or inf
 
 
 def _parse_text(line: str) -> Record | None:

@@ -35,18 +35,18 @@ class Distill:
     def loss(self, model: nn.Module, *inputs: Tensor) -> Tensor:
         heads = self._base.heads(model, *inputs)
         with torch.no_grad():
-            taught = self._base.heads(self._teacher, *inputs)[0]
-        softened = soft_cross_entropy(heads[0], taught.logits_NV, self._settings.temperature)
-        difference = squared_difference(heads[0], taught.logits_NV)
-        return torch.cat([softened[None], cross_entropies(heads), difference[None]])
+            teacher_NV = self._base.heads(self._teacher, *inputs)[0].logits_NV
+        divergence = soft_cross_entropy(heads[0], teacher_NV, self._settings.temperature)
+        difference = squared_difference(heads[0], teacher_NV)
+        return torch.cat([divergence[None], cross_entropies(heads), difference[None]])
 
 
 def soft_cross_entropy(student: Head, teacher_NV: Tensor, temperature: float) -> Tensor:
     """temperature² · KL divergence, summed over the targets."""
     ours_NV = F.log_softmax(student.logits_NV.float() / temperature, dim=1)
     theirs_NV = F.log_softmax(teacher_NV.float() / temperature, dim=1)
-    apart_N = F.kl_div(ours_NV, theirs_NV, reduction="none", log_target=True).sum(1)
-    return temperature**2 * _over_targets(apart_N, student.goals_N)
+    divergence_N = F.kl_div(ours_NV, theirs_NV, reduction="none", log_target=True).sum(1)
+    return temperature**2 * _over_targets(divergence_N, student.goals_N)
 
 
 def squared_difference(student: Head, teacher_NV: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from stoker.spec import run as spec
 from stoker.train.batches import TrainingBatch
 from stoker.train.objectives import IGNORED, Counts, Head, Inputs, cross_entropies
 
-STEP = 32  # lengths are rounded up to a multiple of it
-SHAPES = 8  # different lengths at most
+LENGTH_STEP = 32  # lengths are rounded up to a multiple of it
+MAX_LENGTHS = 8  # different lengths
 assert NONE == IGNORED
 
 
@@ -36,7 +36,7 @@ class Masked:
         `packs`: the model may skip the remaining padding, so it also gets the positions of the tokens, in more shapes.
         """
         self.length, self.masking, self.vocabulary, self.packs = length, masking, vocabulary, packs
-        self.step = max(STEP, -(-length // SHAPES))
+        self.step = max(LENGTH_STEP, -(-length // MAX_LENGTHS))
         self._last: tuple[TrainingBatch, Fields, Masks] | None = None
 
     def count(self, batch: TrainingBatch) -> Counts:
@@ -74,25 +74,25 @@ class Masked:
         if rows.positions_NP.shape[1]:
             return fixed(rows)
         assert self.vocabulary is not None
-        spare = np.zeros(len(batch.rows) - batch.live, np.int64)
-        samples, epochs = np.append(batch.samples, spare), np.append(batch.epochs[: batch.live], spare)
+        padding = np.zeros(len(batch.rows) - batch.live, np.int64)
+        samples, epochs = np.append(batch.samples, padding), np.append(batch.epochs[: batch.live], padding)
         return draw(rows, samples, epochs, self.masking, self.vocabulary)
 
     def _inputs(self, rows: Fields, masks: Masks, chosen: Numbers, *, live: int) -> Inputs:
         lengths = np.maximum(1, rows.real_N[chosen])  # attention needs at least one token
-        T = min(self.length, _up(int(lengths.max()), self.step))
+        T = min(self.length, _round_up(int(lengths.max()), self.step))
         at = np.arange(T)
         real = at < lengths[:, None]
         goals = np.where((chosen < live)[:, None], masks.goals_NL[chosen, :T], IGNORED).reshape(-1)
         positions = np.flatnonzero(goals != IGNORED)
-        most = len(chosen) * min(self.masking.predictions, max(1, round(T * self.masking.rate)))
+        max_masked = len(chosen) * min(self.masking.predictions, max(1, round(T * self.masking.rate)))
         arrays = (
             masks.tokens_NL[chosen, :T],
             (real & (at >= rows.second_N[chosen, None])).astype(np.int64),
             lengths,
-            _padded(np.flatnonzero(real), -(-real.size // SHAPES), 0) if self.packs else np.empty(0, np.int64),
-            _padded(positions, most, 0),
-            _padded(goals[positions], most, IGNORED),
+            _padded(np.flatnonzero(real), -(-real.size // MAX_LENGTHS), 0) if self.packs else np.empty(0, np.int64),
+            _padded(positions, max_masked, 0),
+            _padded(goals[positions], max_masked, IGNORED),
             np.where(chosen < live, rows.label_N[chosen], IGNORED),
         )
         return tuple(torch.from_numpy(array) for array in arrays)
@@ -112,10 +112,10 @@ def objective(tokens: AnySet, settings: spec.Objective, seed: int, device: torch
     return Masked(tokens.index.length, masking, vocabulary, packs=device.type == "cuda")
 
 
-def _up(number: int, step: int) -> int:
+def _round_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
 def _padded(values: Numbers, step: int, filling: int) -> Numbers:
     """Padded to a multiple of `step`, at least `step`."""
-    return np.pad(values, (0, max(step, _up(len(values), step)) - len(values)), constant_values=filling)
+    return np.pad(values, (0, max(step, _round_up(len(values), step)) - len(values)), constant_values=filling)

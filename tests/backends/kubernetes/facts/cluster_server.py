@@ -21,16 +21,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        words = {key: values[0] for key, values in parse_qs(url.query).items()}
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
         last = url.path.rpartition("/")[2]
         if url.path == "/version":
             self._answer({"gitVersion": "v1.34.4"})
         elif last == "pods":
-            self._list(pod, words)
+            self._list(pod, query)
         elif last == "nodes":
-            self._list(node, words)
-        elif last == "events" and words.get("fieldSelector") == "type=Warning":
-            self._list(event, words)
+            self._list(node, query)
+        elif last == "events" and query.get("fieldSelector") == "type=Warning":
+            self._list(event, query)
         elif last == "events":
             self._answer({"metadata": {"resourceVersion": "1"}, "items": []})
         elif url.path.startswith("/apis/batch/v1/") and last == "demo-abcd":
@@ -42,11 +42,11 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._answer({"message": "the server could not find the requested resource"}, code=404)
 
-    def _list(self, made: Callable[[int], dict[str, Any]], words: dict[str, str]) -> None:
-        first = int(words.get("continue", 0))
-        last = min(PODS, first + int(words.get("limit", 500)))
+    def _list(self, create: Callable[[int], dict[str, Any]], query: dict[str, str]) -> None:
+        first = int(query.get("continue", 0))
+        last = min(PODS, first + int(query.get("limit", 500)))
         further = {"continue": str(last)} if last < PODS else {}
-        items = [made(number) for number in range(first, last)]
+        items = [create(number) for number in range(first, last)]
         metadata: dict[str, str] = {"resourceVersion": "1"} | further
         self._answer({"metadata": metadata, "items": items})
 
@@ -86,9 +86,9 @@ def node(number: int) -> dict[str, object]:
 
 
 def event(number: int) -> dict[str, object]:
-    about = {"kind": "Pod", "name": f"demo-abcd-{number}"}
-    words = {"reason": "FailedScheduling", "message": "0/9 nodes are available: 9 Insufficient cpu."}
-    return {"metadata": {"creationTimestamp": BORN}, "involvedObject": about, "lastTimestamp": BORN, **words}
+    involved = {"kind": "Pod", "name": f"demo-abcd-{number}"}
+    fields = {"reason": "FailedScheduling", "message": "0/9 nodes are available: 9 Insufficient cpu."}
+    return {"metadata": {"creationTimestamp": BORN}, "involvedObject": involved, "lastTimestamp": BORN, **fields}
 
 
 if __name__ == "__main__":

@@ -76,21 +76,21 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         server.terminate()
 
 
-def there(folder: Path, job: str) -> RunDir:
+def launched(folder: Path, job: str) -> RunDir:
     """A run that was launched in that cluster."""
     run = RunDir(folder / "runs" / "demo-abcd")
-    words = ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v", "on.nodes=1000", "on.workers=1"]
-    run.create(load(None, words).spec, None)
+    overrides = ["script=x.py", "on.kind=kubernetes", "on.image=x", "on.volume=v", "on.nodes=1000", "on.workers=1"]
+    run.create(load(None, overrides).spec, None)
     place = {"context": "lab", "namespace": "default", "job": job, "run": run.name, "volume": "v", "image": "x"}
-    ref = ClusterPlace(kind="kubernetes", **place)  # type: ignore[arg-type]
-    ref.write(run)
-    consent.record_image(run, ref.image)
+    place_record = ClusterPlace(kind="kubernetes", **place)  # type: ignore[arg-type]
+    place_record.write(run)
+    consent.record_image(run, place_record.image)
     return run
 
 
 @pytest.mark.usefixtures("served")
 def test_a_thousand_pods_are_explained_within_ten_seconds(tmp_path: Path) -> None:
-    run = there(tmp_path, "job")
+    run = launched(tmp_path, "job")
     began = time.process_time()  # of our own: what else this machine does is not ours
     large = why(run).causes[0]
     assert time.process_time() - began < 10
@@ -105,14 +105,14 @@ def test_a_thousand_pods_are_explained_within_ten_seconds(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("job", ["pytorchjob", "jobset", "trainjob", "vcjob"])
 def test_a_missing_operator_is_explained_with_the_command_that_installs_it(tmp_path: Path, job: str) -> None:
-    found = why(there(tmp_path, job)).causes[0]
-    assert found.id == "operator-missing"
-    assert "kubectl apply" in found.remedy
+    finding = why(launched(tmp_path, job)).causes[0]
+    assert finding.id == "operator-missing"
+    assert "kubectl apply" in finding.remedy
 
 
 def first(run: RunFact, **facts: Any) -> str | None:
-    found = findings(DiagnosisFacts(run=run, **facts))
-    return found[0].id if found else None
+    causes = findings(DiagnosisFacts(run=run, **facts))
+    return causes[0].id if causes else None
 
 
 def pods(**fields: Any) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def controller(*, wanted: int, ready: int) -> ControllerFact:
     return ControllerFact(controller="c", controller_namespace="h", wanted=wanted, ready=ready)
 
 
-def event(reason: str, said: str, about: str = "Pod", waiting: str = "") -> dict[str, Any]:
-    return {"events": (EventFact(object_kind=about, name="demo-0", reason=reason, message=said, waiting=waiting),)}
+def event(reason: str, message: str, kind: str = "Pod", waiting: str = "") -> dict[str, Any]:
+    return {"events": (EventFact(object_kind=kind, name="demo-0", reason=reason, message=message, waiting=waiting),)}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_reasons_of_a_waiting_run_are_distinguished(facts: dict[str, Any], e
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("message", "expected"),
     [
         ("exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2", "quota"),
         ("failed quota: q: must specify requests.cpu", "quota-wants-numbers"),
@@ -185,10 +185,12 @@ def test_the_reasons_of_a_waiting_run_are_distinguished(facts: dict[str, Any], e
         ("something that nobody has foreseen", "pod-refused"),
     ],
 )
-def test_the_reasons_why_pods_cannot_be_created_are_distinguished(said: str, expected: str) -> None:
-    lacking = RunFact(run="demo", state="waiting", relaunch=AGAIN, in_cluster=True, missing=1, **KUBECTL)
-    assert first(lacking, **event("FailedCreate", f"Error creating: pods is forbidden: {said}", "Job")) == expected
-    assert first(RUNNING, **event("FailedCreate", f"Error creating: pods is forbidden: {said}", "Job")) is None
+def test_the_reasons_why_pods_cannot_be_created_are_distinguished(message: str, expected: str) -> None:
+    without_pods = RunFact(run="demo", state="waiting", relaunch=AGAIN, in_cluster=True, missing=1, **KUBECTL)
+    assert (
+        first(without_pods, **event("FailedCreate", f"Error creating: pods is forbidden: {message}", "Job")) == expected
+    )
+    assert first(RUNNING, **event("FailedCreate", f"Error creating: pods is forbidden: {message}", "Job")) is None
 
 
 @pytest.mark.parametrize(
@@ -217,16 +219,16 @@ def test_a_run_that_is_being_stopped_has_no_problem_until_a_pod_is_overdue() -> 
 
 
 def test_the_finalizer_that_every_pod_of_a_job_has_holds_none() -> None:
-    held = {"finalizers": ["batch.kubernetes.io/job-tracking", "example.com/x"]}
-    assert fact(POD | {"metadata": POD["metadata"] | held}).finalizers == "example.com/x"
+    metadata = {"finalizers": ["batch.kubernetes.io/job-tracking", "example.com/x"]}
+    assert fact(POD | {"metadata": POD["metadata"] | metadata}).finalizers == "example.com/x"
 
 
 @pytest.mark.parametrize("obstacle", ["selector", "taint", "cordon", "size"])
 def test_an_autoscaler_at_its_limit_does_not_hide_another_obstacle(obstacle: str) -> None:
-    said = event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached")
-    waits = pods(phase="Pending", unscheduled="0/1", obstacle=obstacle, fix="x", example="m")
-    assert first(WAITING, **said, **waits) != "autoscaler-limit"
-    assert first(WAITING, **said, **pods(phase="Pending", unscheduled="0/1", obstacle="room")) == "autoscaler-limit"
+    limit = event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached")
+    pod = pods(phase="Pending", unscheduled="0/1", obstacle=obstacle, fix="x", example="m")
+    assert first(WAITING, **limit, **pod) != "autoscaler-limit"
+    assert first(WAITING, **limit, **pods(phase="Pending", unscheduled="0/1", obstacle="room")) == "autoscaler-limit"
 
 
 def fact(pod: dict[str, Any], *before: dict[str, Any]) -> PodFact:
@@ -243,14 +245,14 @@ def test_the_failure_of_the_previous_pod_counts_until_this_one_is_stable() -> No
     assert fact(killed).exit_reason == "OOMKilled"
     fresh = with_state({"running": {"startedAt": "2027-01-15T07:59:30Z"}})
     assert fact(fresh, killed).exit_reason == "OOMKilled"
-    steady = with_state({"running": {"startedAt": "2027-01-15T06:00:00Z"}})
-    assert fact(steady, killed).exit_reason == ""
+    stable = with_state({"running": {"startedAt": "2027-01-15T06:00:00Z"}})
+    assert fact(stable, killed).exit_reason == ""
 
 
 def test_the_newest_pod_of_each_node_stands_for_it() -> None:
     def pod(name: str, node: int, born: str) -> dict[str, Any]:
         return POD | {"metadata": {"name": name, "creationTimestamp": born, "node": node}}
 
-    some = [pod("a", 1, "2026-01-01"), pod("b", 0, "2026-01-01"), pod("c", 1, "2026-01-02")]
-    found = newest(some, lambda one: int(one["metadata"]["node"]))
-    assert [(one["metadata"]["name"], len(old)) for one, old in found] == [("b", 0), ("c", 1)]
+    pods_of_nodes = [pod("a", 1, "2026-01-01"), pod("b", 0, "2026-01-01"), pod("c", 1, "2026-01-02")]
+    groups = newest(pods_of_nodes, lambda pod: int(pod["metadata"]["node"]))
+    assert [(pod["metadata"]["name"], len(old)) for pod, old in groups] == [("b", 0), ("c", 1)]

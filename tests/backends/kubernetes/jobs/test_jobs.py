@@ -18,40 +18,40 @@ from stoker.spec.on import cluster_name
 KINDS = ["job", "jobset", "pytorchjob", "trainjob", "vcjob"]
 
 
-def planned(job: str, *words: str, run: str = "demo-abcd", script: bool = False) -> Submission:
-    what = ["script=/home/me/train.py", "args=[a, $(B)]"] if script else ["data=x", "until.steps=1"]
-    given = ["on.kind=kubernetes", f"on.job={job}", "on.image=img:1", "on.volume=vol", "on.namespace=team"]
-    return plan(load(None, [*what, *given, *words]).spec, NO_CLUSTER, Path("runs") / run)
+def planned(job: str, *overrides: str, run: str = "demo-abcd", script: bool = False) -> Submission:
+    subject = ["script=/home/me/train.py", "args=[a, $(B)]"] if script else ["data=x", "until.steps=1"]
+    settings = ["on.kind=kubernetes", f"on.job={job}", "on.image=img:1", "on.volume=vol", "on.namespace=team"]
+    return plan(load(None, [*subject, *settings, *overrides]).spec, NO_CLUSTER, Path("runs") / run)
 
 
 def pods(submission: Submission) -> list[dict[str, Any]]:
     """One for each of its templates."""
     replicas = submission.objects[-1]["spec"].get("pytorchReplicaSpecs")
     if replicas:
-        return [one["template"] for one in replicas.values()]
+        return [role["template"] for role in replicas.values()]
     return [job_kind(kind_name(submission.objects[-1])).template(submission.objects)]
 
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = pod["spec"]["containers"][0]
-    return found
+    result: dict[str, Any] = pod["spec"]["containers"][0]
+    return result
 
 
 @pytest.mark.parametrize("job", KINDS)
 def test_a_plan_is_the_same_each_time(job: str) -> None:
-    words = ("on.nodes=1..3", "secrets=[A]", "on.instance=p4d.24xlarge")
-    assert planned(job, *words) == planned(job, *words)
+    overrides = ("on.nodes=1..3", "secrets=[A]", "on.instance=p4d.24xlarge")
+    assert planned(job, *overrides) == planned(job, *overrides)
 
 
 @pytest.mark.parametrize("job", KINDS)
 def test_every_pod_runs_one_supervisor_in_the_usual_container(job: str) -> None:
     for pod in pods(planned(job, "on.nodes=2", "on.workers=4")):
-        one = container(pod)
-        assert one["name"] == job_kind(job).CONTAINER
+        trainer = container(pod)
+        assert trainer["name"] == job_kind(job).CONTAINER
         head = ["python3", "-P", "-m", "stoker.supervise", "/stoker/runs/demo-abcd", "--workers", "4", "--nodes", "2"]
-        assert one["command"][:9] == head
-        assert {"name": "stoker", "mountPath": "/stoker"} in one["volumeMounts"]
-        variables = {variable["name"]: variable for variable in one["env"]}
+        assert trainer["command"][:9] == head
+        assert {"name": "stoker", "mountPath": "/stoker"} in trainer["volumeMounts"]
+        variables = {variable["name"]: variable for variable in trainer["env"]}
         assert variables["STOKER_ADDRESS"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
         assert variables["STOKER_PORT"]["value"] == "29400"
 
@@ -64,27 +64,27 @@ def test_the_scheme_of_a_registry_is_not_part_of_a_pods_image(job: str, scheme: 
 
 
 @pytest.mark.parametrize("job", KINDS)
-@pytest.mark.parametrize(("word", "place"), [("on.registry=team/runs", "/app/train.py"), ("", "/home/me/train.py")])
-def test_a_script_has_its_path_in_the_image_and_literal_arguments(job: str, word: str, place: str) -> None:
-    command = container(pods(planned(job, *filter(None, [word]), script=True))[0])["command"]
+@pytest.mark.parametrize(("override", "place"), [("on.registry=team/runs", "/app/train.py"), ("", "/home/me/train.py")])
+def test_a_script_has_its_path_in_the_image_and_literal_arguments(job: str, override: str, place: str) -> None:
+    command = container(pods(planned(job, *filter(None, [override]), script=True))[0])["command"]
     assert command[command.index("--") :] == ["--", "python3", place, "a", "$$(B)"]
 
 
 @pytest.mark.parametrize("job", KINDS)
 def test_the_supervisor_has_the_variables_of_the_run_too(job: str) -> None:
-    words = ["env.PYTHONPATH=/lent", "env.OMP_NUM_THREADS=3", "env.WORD=$(HOME)", "env.STOKER_PORT=1", "on.cpu=8"]
-    for pod in pods(planned(job, *words)):
-        given = {one["name"]: one.get("value") for one in container(pod)["env"]}
-        assert given["PYTHONPATH"] == "/lent"
-        assert given["OMP_NUM_THREADS"] == "3"
-        assert given["WORD"] == "$$(HOME)", "Kubernetes would put a variable there"
-        assert given["STOKER_PORT"] == "29400"
-        assert len(given) == len(container(pod)["env"]), "each of them once"
+    overrides = ["env.PYTHONPATH=/lent", "env.OMP_NUM_THREADS=3", "env.TEXT=$(HOME)", "env.STOKER_PORT=1", "on.cpu=8"]
+    for pod in pods(planned(job, *overrides)):
+        variables = {variable["name"]: variable.get("value") for variable in container(pod)["env"]}
+        assert variables["PYTHONPATH"] == "/lent"
+        assert variables["OMP_NUM_THREADS"] == "3"
+        assert variables["TEXT"] == "$$(HOME)", "Kubernetes would insert a variable"
+        assert variables["STOKER_PORT"] == "29400"
+        assert len(variables) == len(container(pod)["env"]), "each of them once"
 
 
 @pytest.mark.parametrize("job", KINDS)
 def test_a_network_policy_admits_only_the_pods_of_the_run(job: str) -> None:
-    assert not any(one["kind"] == "NetworkPolicy" for one in planned(job).objects)
+    assert not any(manifest["kind"] == "NetworkPolicy" for manifest in planned(job).objects)
     submission = planned(job, "on.network_policy=true")
     policy = submission.objects[0]
     assert policy["kind"] == "NetworkPolicy"
@@ -122,8 +122,8 @@ def test_a_range_of_nodes_is_done_when_one_is() -> None:
 def test_a_pytorchjob_of_fixed_size_has_a_master_and_workers() -> None:
     spec = planned("pytorchjob", "on.nodes=3", "on.workers=2").objects[-1]["spec"]
     replicas = spec["pytorchReplicaSpecs"]
-    assert {name: one["replicas"] for name, one in replicas.items()} == {"Master": 1, "Worker": 2}
-    assert all(one["restartPolicy"] == "ExitCode" for one in replicas.values())
+    assert {name: role["replicas"] for name, role in replicas.items()} == {"Master": 1, "Worker": 2}
+    assert all(role["restartPolicy"] == "ExitCode" for role in replicas.values())
     assert spec["nprocPerNode"] == "2"
     assert "$(PET_NODE_RANK)" in container(replicas["Worker"]["template"])["command"]
     assert list(planned("pytorchjob").objects[-1]["spec"]["pytorchReplicaSpecs"]) == ["Master"]
@@ -136,8 +136,8 @@ def test_an_elastic_pytorchjob_has_only_workers_so_that_no_init_image_is_pulled(
 
 
 def test_an_autoscaled_pytorchjob_has_the_metric_for_its_autoscaler() -> None:
-    words = ("on.nodes=1..64", "on.cpu=8", "on.autoscale={cpu: 90}")
-    policy = planned("pytorchjob", *words).objects[-1]["spec"]["elasticPolicy"]
+    overrides = ("on.nodes=1..64", "on.cpu=8", "on.autoscale={cpu: 90}")
+    policy = planned("pytorchjob", *overrides).objects[-1]["spec"]["elasticPolicy"]
     target = {"type": "Utilization", "averageUtilization": 90}
     assert policy["metrics"] == [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
 
@@ -160,7 +160,7 @@ def test_the_pod_patch_reaches_everything() -> None:
     patch = "on.pod={spec: {hostIPC: true, containers: [{name: pytorch, tty: true}, {name: side, image: b}]}}"
     spec = pods(planned("job", patch))[0]["spec"]
     assert spec["hostIPC"]
-    assert [one["name"] for one in spec["containers"]] == ["pytorch", "side"]
+    assert [entry["name"] for entry in spec["containers"]] == ["pytorch", "side"]
     assert spec["containers"][0]["image"] == "img:1"
     assert spec["containers"][0]["tty"]
 
@@ -168,23 +168,23 @@ def test_the_pod_patch_reaches_everything() -> None:
 def test_a_patch_deletes_with_null_appends_objects_and_replaces_plain_lists() -> None:
     base = {"a": 1, "words": ["x", "y"], "things": [{"key": "k"}], "inside": {"b": 2, "c": 3}}
     patch = {"a": None, "words": ["z"], "things": [{"key": "l"}], "inside": {"b": {"x": 1}}}
-    found = merged(base, patch)
-    assert found == {"words": ["z"], "things": [{"key": "k"}, {"key": "l"}], "inside": {"b": {"x": 1}, "c": 3}}
+    result = merged(base, patch)
+    assert result == {"words": ["z"], "things": [{"key": "k"}, {"key": "l"}], "inside": {"b": {"x": 1}, "c": 3}}
     assert base["inside"] == {"b": 2, "c": 3}
 
 
 def test_a_volume_may_be_mounted_at_several_places() -> None:
     mounts = [{"name": "stoker", "mountPath": path, "subPath": path[1:]} for path in ("/data", "/models")]
     patch = {"spec": {"containers": [{"name": "pytorch", "volumeMounts": [*mounts, {"mountPath": "/data", "a": 1}]}]}}
-    found = container(pods(planned("job", f"on.pod={json.dumps(patch)}"))[0])["volumeMounts"]
-    assert {"name": "stoker", "mountPath": "/stoker"} in found
-    assert [one["mountPath"] for one in found] == ["/stoker", "/dev/shm", "/data", "/models"]
-    assert found[2] == mounts[0] | {"a": 1}
+    mounted = container(pods(planned("job", f"on.pod={json.dumps(patch)}"))[0])["volumeMounts"]
+    assert {"name": "stoker", "mountPath": "/stoker"} in mounted
+    assert [mount["mountPath"] for mount in mounted] == ["/stoker", "/dev/shm", "/data", "/models"]
+    assert mounted[2] == mounts[0] | {"a": 1}
 
 
 @pytest.mark.parametrize("job", KINDS)
 @pytest.mark.parametrize(
-    ("patch", "lacking"),
+    ("patch", "missing"),
     [
         ("{spec: null}", "the container 'pytorch'"),
         ("{spec: 5}", "the container 'pytorch'"),
@@ -199,8 +199,8 @@ def test_a_volume_may_be_mounted_at_several_places() -> None:
         ("{metadata: 1}", "Stoker's labels"),
     ],
 )
-def test_a_patch_that_removes_what_a_run_needs_is_refused(job: str, patch: str, lacking: str) -> None:
-    with pytest.raises(UserError, match=f"on.pod leaves the pods without {lacking}"):
+def test_a_patch_that_removes_what_a_run_needs_is_refused(job: str, patch: str, missing: str) -> None:
+    with pytest.raises(UserError, match=f"on.pod leaves the pods without {missing}"):
         planned(job, f"on.pod={patch}")
 
 
@@ -228,11 +228,11 @@ def test_names_fit_into_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [("on.image=null", "on.image is missing"), ("on.volume=null", "on.volume is")]
+    ("override", "problem"), [("on.image=null", "on.image is missing"), ("on.volume=null", "on.volume is")]
 )
-def test_every_pod_requests_what_it_needs(word: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        planned("job", word)
+def test_every_pod_requests_what_it_needs(override: str, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        planned("job", override)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def test_every_pod_requests_what_it_needs(word: str, said: str) -> None:
     ],
 )
 def test_the_state_of_a_plain_job(conditions: list[tuple[str, str]], ready: int, state: str) -> None:
-    said = [{"type": kind, "status": "True", "message": message} for kind, message in conditions]
-    job = {"metadata": {}, "status": {"conditions": said, "ready": ready}}
+    true = [{"type": kind, "status": "True", "message": message} for kind, message in conditions]
+    job = {"metadata": {}, "status": {"conditions": true, "ready": ready}}
     assert job_kind("job").state(job).state == state
     assert job_kind("job").state(job | {"metadata": {"deletionTimestamp": "x"}}).state == "stopping"
 
@@ -264,13 +264,13 @@ def test_the_state_of_a_plain_job(conditions: list[tuple[str, str]], ready: int,
     ],
 )
 def test_the_state_of_a_pytorchjob(kinds: list[str], state: str) -> None:
-    said = [{"type": kind, "status": "True", "message": "m"} for kind in kinds]
-    assert job_kind("pytorchjob").state({"metadata": {}, "status": {"conditions": said}}).state == state
+    true = [{"type": kind, "status": "True", "message": "m"} for kind in kinds]
+    assert job_kind("pytorchjob").state({"metadata": {}, "status": {"conditions": true}}).state == state
 
 
 def test_a_pod_knows_its_node() -> None:
-    plain = {"metadata": {"annotations": {"batch.kubernetes.io/job-completion-index": "3"}}, "spec": {}}
-    assert job_kind("job").node(plain) == 3
+    pod_of_job = {"metadata": {"annotations": {"batch.kubernetes.io/job-completion-index": "3"}}, "spec": {}}
+    assert job_kind("job").node(pod_of_job) == 3
     assert job_kind("job").node({"metadata": {}, "spec": {}}) is None
     labels = {"training.kubeflow.org/replica-index": "1"}
     worker: dict[str, Any] = {"metadata": {"labels": labels}, "spec": {"containers": [{"env": []}]}}

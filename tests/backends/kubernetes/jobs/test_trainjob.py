@@ -11,9 +11,9 @@ TRAINJOB = job_kind("trainjob")
 RUNTIME = "on.runtime=torch-distributed"
 
 
-def planned(tmp_path, *words: str):
-    given = ["data=x", "until.steps=1", "on.kind=kubernetes", "on.image=img:1", "on.volume=vol", "on.namespace=team"]
-    return plan(load(None, [*given, "on.job=trainjob", *words]).spec, NO_CLUSTER, tmp_path / "run-a")
+def planned(tmp_path, *overrides: str):
+    settings = ["data=x", "until.steps=1", "on.kind=kubernetes", "on.image=img:1", "on.volume=vol", "on.namespace=team"]
+    return plan(load(None, [*settings, "on.job=trainjob", *overrides]).spec, NO_CLUSTER, tmp_path / "run-a")
 
 
 def test_its_own_runtime_has_the_job_and_the_trainer_the_number_of_nodes(tmp_path) -> None:
@@ -31,18 +31,23 @@ def test_its_own_runtime_has_the_job_and_the_trainer_the_number_of_nodes(tmp_pat
 def test_on_pod_knows_the_container_by_its_usual_name(tmp_path) -> None:
     patch = "on.pod={spec: {containers: [{name: pytorch, tty: true}, {name: a-side, image: b}]}}"
     pod = TRAINJOB.template(planned(tmp_path, patch).objects)
-    assert [(one["name"], one.get("tty")) for one in pod["spec"]["containers"]] == [("node", True), ("a-side", None)]
+    assert [(container["name"], container.get("tty")) for container in pod["spec"]["containers"]] == [
+        ("node", True),
+        ("a-side", None),
+    ]
 
 
 def test_the_dry_run_checks_the_runtime_and_its_job(tmp_path) -> None:
-    tried = TRAINJOB.dry_run_objects(planned(tmp_path, "secrets=[A]").objects)
-    assert [one["kind"] for one in tried] == ["Secret", "TrainingRuntime", "Job"]
-    assert [one["kind"] for one in TRAINJOB.dry_run_objects(planned(tmp_path, RUNTIME).objects)] == ["TrainJob"]
+    dry_run = TRAINJOB.dry_run_objects(planned(tmp_path, "secrets=[A]").objects)
+    assert [manifest["kind"] for manifest in dry_run] == ["Secret", "TrainingRuntime", "Job"]
+    assert [manifest["kind"] for manifest in TRAINJOB.dry_run_objects(planned(tmp_path, RUNTIME).objects)] == [
+        "TrainJob"
+    ]
 
 
 def test_a_runtime_of_the_cluster_is_patched_only_with_what_the_run_needs(tmp_path) -> None:
-    words = (RUNTIME, "on.nodes=2", "on.workers=4", "on.cpu=2", "on.service_account=me", "secrets=[TOKEN]")
-    submission = planned(tmp_path, *words)
+    overrides = (RUNTIME, "on.nodes=2", "on.workers=4", "on.cpu=2", "on.service_account=me", "secrets=[TOKEN]")
+    submission = planned(tmp_path, *overrides)
     secret, job = submission.objects
     assert secret["kind"] == "Secret"
     assert job["spec"]["runtimeRef"] == {
@@ -54,7 +59,7 @@ def test_a_runtime_of_the_cluster_is_patched_only_with_what_the_run_needs(tmp_pa
     assert (trainer["numNodes"], trainer["image"]) == (2, "img:1")
     assert trainer["command"][:4] == ["python3", "-P", "-m", "stoker.supervise"]
     assert trainer["resourcesPerNode"] == {"requests": {"cpu": "2"}}
-    names = {one["name"]: one for one in trainer["env"]}
+    names = {variable["name"]: variable for variable in trainer["env"]}
     assert names["TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "run-a-env", "key": "TOKEN"}
     [patch] = job["spec"]["runtimePatches"]
     assert patch["manager"] == "stoker.dev/launch"
@@ -69,7 +74,7 @@ def test_a_runtime_of_the_cluster_is_patched_only_with_what_the_run_needs(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("override", "problem"),
     [
         ("on.pod={spec: {hostIPC: true}}", "on.pod has spec.hostIPC"),
         ("on.pod={spec: {containers: [{name: side, image: b}]}}", "on.pod has a container side"),
@@ -85,9 +90,9 @@ def test_a_runtime_of_the_cluster_is_patched_only_with_what_the_run_needs(tmp_pa
         ("on.priority=high", "on.priority sets spec.priorityClassName"),
     ],
 )
-def test_what_cannot_be_patched_into_a_runtime_is_refused(tmp_path, word: str, said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
-        planned(tmp_path, RUNTIME, word)
+def test_a_setting_that_cannot_be_patched_into_a_runtime_is_refused(tmp_path, override: str, problem: str) -> None:
+    with pytest.raises(UserError, match=problem) as caught:
+        planned(tmp_path, RUNTIME, override)
     assert "leave on.runtime out" in caught.value.remedy
 
 
@@ -96,7 +101,7 @@ def test_what_cannot_be_patched_into_a_runtime_is_refused(tmp_path, word: str, s
     [([], 0, "waiting"), ([], 1, "running"), (["Complete"], 1, "done"), (["Failed"], 0, "failed")],
 )
 def test_its_state(conditions: list[str], ready: int, state: str) -> None:
-    said = [{"type": kind, "status": "True", "message": "m"} for kind in conditions]
-    job = {"metadata": {}, "status": {"conditions": said, "jobsStatus": [{"name": "node", "ready": ready}]}}
+    true = [{"type": kind, "status": "True", "message": "m"} for kind in conditions]
+    job = {"metadata": {}, "status": {"conditions": true, "jobsStatus": [{"name": "node", "ready": ready}]}}
     assert TRAINJOB.state(job).state == state
     assert TRAINJOB.state(job | {"metadata": {"deletionTimestamp": "x"}}).state == "stopping"

@@ -11,27 +11,27 @@ from stoker.spec.load import load
 VCJOB = job_kind("vcjob")
 
 
-def made(tmp_path, *words: str) -> list[dict]:
-    given = ["data=x", "until.steps=1", "on.kind=kubernetes", "on.image=img:1", "on.volume=vol", "on.namespace=team"]
-    return list(plan(load(None, [*given, "on.job=vcjob", *words]).spec, NO_CLUSTER, tmp_path / "run-a").objects)
+def manifests(tmp_path, *overrides: str) -> list[dict]:
+    settings = ["data=x", "until.steps=1", "on.kind=kubernetes", "on.image=img:1", "on.volume=vol", "on.namespace=team"]
+    return list(plan(load(None, [*settings, "on.job=vcjob", *overrides]).spec, NO_CLUSTER, tmp_path / "run-a").objects)
 
 
 def test_its_pods_are_a_gang_of_the_least_that_the_run_takes(tmp_path) -> None:
-    [job] = made(tmp_path, "on.nodes=2..5", "on.priority=high")
+    [job] = manifests(tmp_path, "on.nodes=2..5", "on.priority=high")
     assert key_of(job) == VCJOB.KIND == "Job.batch.volcano.sh"
     spec = job["spec"]
     assert (spec["schedulerName"], spec["queue"], spec["priorityClassName"]) == ("volcano", "default", "high")
     assert (spec["minAvailable"], spec["minSuccess"]) == (2, 1)
     [task] = spec["tasks"]
     assert (task["replicas"], task["minAvailable"]) == (5, 2)
-    [job] = made(tmp_path, "on.nodes=3")
+    [job] = manifests(tmp_path, "on.nodes=3")
     assert (job["spec"]["minAvailable"], job["spec"]["minSuccess"]) == (3, 3)
 
 
 def test_a_failed_pod_is_recreated_unless_its_exit_code_is_fatal(tmp_path) -> None:
-    [job] = made(tmp_path, "on.nodes=2")
+    [job] = manifests(tmp_path, "on.nodes=2")
     [task] = job["spec"]["tasks"]
-    by_code = {one["exitCode"]: one["action"] for one in task["policies"] if "exitCode" in one}
+    by_code = {policy["exitCode"]: policy["action"] for policy in task["policies"] if "exitCode" in policy}
     assert 203 not in by_code
     assert by_code[2] == by_code[3] == "TerminateJob"
     assert task["policies"][-1] == {"event": "PodFailed", "action": "RestartPod"}
@@ -39,14 +39,14 @@ def test_a_failed_pod_is_recreated_unless_its_exit_code_is_fatal(tmp_path) -> No
 
 
 def test_a_queue_is_created_only_when_requested(tmp_path) -> None:
-    [job] = made(tmp_path, "on.queue=team-a")
+    [job] = manifests(tmp_path, "on.queue=team-a")
     assert job["spec"]["queue"] == "team-a"
-    objects = made(tmp_path, "on.queue=team-a", "on.queue_make={weight: 1, capability: {cpu: 8}}")
-    assert [key_of(one) for one in objects] == ["Queue", "Job.batch.volcano.sh"]
+    objects = manifests(tmp_path, "on.queue=team-a", "on.queue_make={weight: 1, capability: {cpu: 8}}")
+    assert [key_of(manifest) for manifest in objects] == ["Queue", "Job.batch.volcano.sh"]
     assert objects[0]["metadata"]["name"] == "team-a"
     assert objects[0]["spec"] == {"weight": 1, "capability": {"cpu": 8}}
-    tried = VCJOB.dry_run_objects(objects)
-    assert tried[-1]["spec"]["queue"] == "default"  # one that is not there yet is refused
+    dry_run = VCJOB.dry_run_objects(objects)
+    assert dry_run[-1]["spec"]["queue"] == "default"  # a queue that does not exist yet is refused
     assert objects[-1]["spec"]["queue"] == "team-a"
 
 
@@ -87,10 +87,11 @@ def test_a_failure_without_a_message_from_volcano_has_a_reason() -> None:
 def test_no_other_container_sorts_before_the_one_whose_exit_code_counts(tmp_path, name: str, fits: bool) -> None:
     patch = f"on.pod={{spec: {{containers: [{{name: {name}, image: b}}]}}}}"
     if fits:
-        assert [one["name"] for one in VCJOB.template(made(tmp_path, patch))["spec"]["containers"]] == ["pytorch", name]
+        containers = VCJOB.template(manifests(tmp_path, patch))["spec"]["containers"]
+        assert [container["name"] for container in containers] == ["pytorch", name]
         return
     with pytest.raises(UserError, match=f"on.pod has a container {name}, and Volcano takes the exit code"):
-        made(tmp_path, patch)
+        manifests(tmp_path, patch)
 
 
 def test_torchx_creates_a_task_for_every_node_and_the_template_is_that_of_the_first() -> None:

@@ -19,36 +19,38 @@ from stoker.observe.step_batch import token_set
 from stoker.rundir import OriginRef, RunDir
 from stoker.spec.errors import UserError
 from stoker.spec.load import load
-from tests.backends.transfer.conftest import There
+from tests.backends.transfer.conftest import RemoteFolder
 
-WORDS = ["name=demo", "model=gpt2-micro", "model.layers=1", "batch.length=16", "until.steps=5"]
+OVERRIDES = ["name=demo", "model=gpt2-micro", "model.layers=1", "batch.length=16", "until.steps=5"]
 
 
 @pytest.fixture
-def volume(tmp_path: Path) -> Iterator[There]:
+def volume(tmp_path: Path) -> Iterator[RemoteFolder]:
     (tmp_path / "volume").mkdir()
-    place = There(tmp_path / "volume")
+    place = RemoteFolder(tmp_path / "volume")
     yield place
     for cable in place.cables:
         cable.close()
 
 
-def launched(volume: There, folder: Path, *words: str) -> RunDir:
+def launched(volume: RemoteFolder, folder: Path, *overrides: str) -> RunDir:
     """Uploaded as by a launch; then deleted on this machine."""
-    run = begin(load(None, [*WORDS, *words]).spec, runs=folder / "laptop").run
+    run = begin(load(None, [*OVERRIDES, *overrides]).spec, runs=folder / "laptop").run
     upload(staged(run), volume)
     shutil.rmtree(folder / "laptop")
     return run
 
 
-def copied(volume: There, to: Path) -> RunDir:
+def copied(volume: RemoteFolder, to: Path) -> RunDir:
     copy = copy_target(to, "demo")
     copy_run(volume, "demo", copy, ignore)
     list(copy_tokens(volume, copy, ignore))
     return copy
 
 
-def test_a_copy_is_audited_and_evaluated_without_editing_anything(volume: There, tmp_path: Path, tokens: Path) -> None:
+def test_a_copy_is_audited_and_evaluated_without_editing_anything(
+    volume: RemoteFolder, tmp_path: Path, tokens: Path
+) -> None:
     launched(volume, tmp_path, f"data.path={tokens}")
     copy = copied(volume, tmp_path / "home")
     assert copy.path == tmp_path / "home"
@@ -57,7 +59,7 @@ def test_a_copy_is_audited_and_evaluated_without_editing_anything(volume: There,
     assert not audit(copy).mismatched
 
 
-def test_a_copy_of_a_mixture_has_the_sets_that_it_draws_from(volume: There, tmp_path: Path, books: Path) -> None:
+def test_a_copy_of_a_mixture_has_the_sets_that_it_draws_from(volume: RemoteFolder, tmp_path: Path, books: Path) -> None:
     mix = f"data.mix=[{{path: {books}/book-0.txt, weight: 1}}, {{path: {books}/book-1.txt, weight: 3}}]"
     launched(volume, tmp_path, mix, "data.tokenizer={train: 300}")
     copy = copied(volume, tmp_path / "home")
@@ -66,7 +68,7 @@ def test_a_copy_of_a_mixture_has_the_sets_that_it_draws_from(volume: There, tmp_
 
 
 def test_the_same_command_continues_a_copy_that_was_cut_and_updates_one_that_was_not(
-    volume: There, tmp_path: Path, tokens: Path
+    volume: RemoteFolder, tmp_path: Path, tokens: Path
 ) -> None:
     launched(volume, tmp_path, f"data.path={tokens}")
     to = tmp_path / "home"
@@ -82,7 +84,7 @@ def test_the_same_command_continues_a_copy_that_was_cut_and_updates_one_that_was
     assert copy_target(tmp_path / "other", "demo").path == tmp_path / "other" / "demo"
 
 
-def test_a_token_set_that_is_already_here_is_not_downloaded(volume: There, tmp_path: Path, tokens: Path) -> None:
+def test_a_token_set_that_is_already_here_is_not_downloaded(volume: RemoteFolder, tmp_path: Path, tokens: Path) -> None:
     run = launched(volume, tmp_path, f"data.path={tokens}")
     shutil.copytree(tokens, tmp_path / "runs" / ".prepared" / token_key(tokens))
     copy = copy_target(tmp_path / "runs" / "home", run.name)
@@ -92,14 +94,14 @@ def test_a_token_set_that_is_already_here_is_not_downloaded(volume: There, tmp_p
     assert fetched is None
 
 
-def test_a_token_set_that_is_missing_on_the_volume_is_named(volume: There, tmp_path: Path, tokens: Path) -> None:
+def test_a_token_set_that_is_missing_on_the_volume_is_named(volume: RemoteFolder, tmp_path: Path, tokens: Path) -> None:
     launched(volume, tmp_path, f"data.path={tokens}")
     shutil.rmtree(Path(volume.root) / "data")
     with pytest.raises(UserError, match=r"home has the run, but not its token set: there is no .*--no-tokens"):
         copied(volume, tmp_path / "home")
 
 
-def test_a_token_set_with_another_key_is_refused(volume: There, tmp_path: Path, tokens: Path) -> None:
+def test_a_token_set_with_another_key_is_refused(volume: RemoteFolder, tmp_path: Path, tokens: Path) -> None:
     launched(volume, tmp_path, f"data.path={tokens}")
     index = Path(volume.root) / "data" / token_key(tokens) / "index.json"
     index.write_text(index.read_text().replace(token_key(tokens), "0" * 32))

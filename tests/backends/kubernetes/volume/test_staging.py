@@ -15,9 +15,9 @@ from stoker.spec.load import load
 from stoker.spec.run import ScriptSpec
 
 
-def began(tmp_path: Path, *words: str) -> RunDir:
+def begun_run(tmp_path: Path, *overrides: str) -> RunDir:
     spec = load(
-        None, ["name=demo", "model=gpt2-micro", "model.layers=1", "batch.length=16", "until.steps=5", *words]
+        None, ["name=demo", "model=gpt2-micro", "model.layers=1", "batch.length=16", "until.steps=5", *overrides]
     ).spec
     return begin(spec, runs=tmp_path / "runs").run
 
@@ -28,7 +28,7 @@ def text(item: Item, name: str) -> Any:
 
 
 def test_the_run_directory_comes_last_and_names_the_volume(tmp_path: Path, tokens: Path) -> None:
-    data, run = staged(began(tmp_path, f"data.path={tokens}"))
+    data, run = staged(begun_run(tmp_path, f"data.path={tokens}"))
     assert data.key
     assert data.into == f"data/{data.key}"
     assert "index.json" in data.files
@@ -44,7 +44,7 @@ def test_the_run_directory_comes_last_and_names_the_volume(tmp_path: Path, token
 
 def test_a_mixture_brings_the_sets_that_it_draws_from(tmp_path: Path, books: Path) -> None:
     mix = [f"data.mix=[{{path: {books}/book-0.txt, weight: 1}}, {{path: {books}/book-1.txt, weight: 3}}]"]
-    *sources, mixture, run = staged(began(tmp_path, *mix, "data.tokenizer={train: 300}"))
+    *sources, mixture, run = staged(begun_run(tmp_path, *mix, "data.tokenizer={train: 300}"))
     assert len(sources) == 2
     folders = [source["folder"] for source in text(mixture, "mix.json")["sources"]]
     assert folders == [f"../{source.key}" for source in sources]
@@ -64,7 +64,7 @@ def test_weights_of_other_models_come_once(tmp_path: Path, books: Path) -> None:
     weights, last = staged(run)
     assert set(weights.files) == {"config.json", "model.safetensors"}
     assert weights.into == f"models/{'k' * 32}"
-    assert {one["path"] for one in text(last, "origins.json").values()} == {f"/stoker/models/{'k' * 32}"}
+    assert {origin["path"] for origin in text(last, "origins.json").values()} == {f"/stoker/models/{'k' * 32}"}
     assert books.is_dir()
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from stoker.backends.kubernetes.check import is_default_class
 from stoker.backends.kubernetes.place import ClusterPlace
 from stoker.diagnose.facts import UNKNOWN, ClaimFact
 from stoker.kube import Cluster, Forbidden, Object
 
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 BOUND_LATE = "WaitForFirstConsumer"
 
 
@@ -39,7 +39,7 @@ def _fact(name: str, claim: Object | None, classes: list[Object] | None, message
     if class_name is None and classes is None:
         class_name = ""  # the default class, if any
     elif not class_name:
-        default = [storage for storage in classes or [] if _is_default(storage)]
+        default = [storage for storage in classes or [] if is_default_class(storage)]
         class_name = default[0]["metadata"]["name"] if class_name is None and default else ""
         state = "exists" if class_name else "none"
     elif class_names is not None:
@@ -56,11 +56,6 @@ def _fact(name: str, claim: Object | None, classes: list[Object] | None, message
         ),
         message=message,
     )
-
-
-def _is_default(storage: Object) -> bool:
-    annotations = storage["metadata"].get("annotations") or {}
-    return bool(annotations.get(DEFAULT_CLASS) == "true")
 
 
 def _claims(pod: Object) -> Iterable[str]:

@@ -20,7 +20,7 @@ from stoker.backends.kubernetes.facts.records import RecordsRequest
 from stoker.backends.kubernetes.inventory import Machine, machine
 from stoker.backends.kubernetes.jobs import JobKind, JobState, job_kind
 from stoker.backends.kubernetes.place import ClusterPlace, place_of
-from stoker.backends.kubernetes.state import seconds, with_pod_phases
+from stoker.backends.kubernetes.state import event_time, with_pod_phases
 from stoker.diagnose.facts import ControllerFact, DiagnosisFacts, EventFact, HookFact, PodFact, RecordFact, RunFact
 from stoker.diagnose.overrides import smaller
 from stoker.diagnose.rules import findings
@@ -132,7 +132,7 @@ def _facts(
         run=run_fact,
         pods=tuple(_with_events(pods, events)),
         events=events,
-        claims=claim_facts(cluster, place, snapshot.pods, sorted(snapshot.events, key=_event_time))
+        claims=claim_facts(cluster, place, snapshot.pods, sorted(snapshot.events, key=event_time))
         if unscheduled
         else (),
         controllers=tuple(_controllers(cluster, place))
@@ -200,7 +200,7 @@ def _unscheduled_gang(place: ClusterPlace, snapshot: _Snapshot) -> list[Object]:
     if not events or snapshot.job is None or first is None:
         return []
     name, spec = first
-    message = max(events, key=_event_time).get("message") or ""
+    message = max(events, key=event_time).get("message") or ""
     condition = {"type": "PodScheduled", "status": "False", "message": message}
     metadata = {"name": name, "creationTimestamp": snapshot.job["metadata"]["creationTimestamp"]}
     status = {"phase": "Pending", "conditions": [condition]}
@@ -248,7 +248,7 @@ def _events(
     """The events that still matter, newest first."""
     waiting = {pod.pod: pod.waiting for pod in pods if pod.phase == "Pending"}
     names = {pod.pod for pod in pods}
-    for event in sorted(events, key=_event_time, reverse=True):
+    for event in sorted(events, key=event_time, reverse=True):
         kind, name = event["involvedObject"].get("kind", ""), event["involvedObject"].get("name", "")
         is_ours = f"{name}-".startswith(f"{place.run}-")
         if not is_ours or (kind == "Pod" and name not in waiting) or (kind != "Pod" and name in names):
@@ -258,12 +258,6 @@ def _events(
         message = " ".join((event.get("message") or "").split())
         reason = waiting.get(name, "") if kind == "Pod" else ""
         yield EventFact(object_kind=kind, name=name, reason=event.get("reason") or "", message=message, waiting=reason)
-
-
-def _event_time(event: Object) -> float:
-    series = (event.get("series") or {}).get("lastObservedTime")
-    stamp = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-    return seconds(stamp) or 0.0
 
 
 def _with_events(pods: list[PodFact], events: Sequence[EventFact]) -> Iterator[PodFact]:

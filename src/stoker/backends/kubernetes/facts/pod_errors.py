@@ -1,11 +1,11 @@
 """Which of several failed pods caused the failure, from the ends of their logs."""
 
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
+from stoker.backends.kubernetes.logs import RANKED
 from stoker.kube import Cluster, ClusterError
 from stoker.rundir.log_errors import error_in, last_line
 from stoker.spec import contract
@@ -13,7 +13,6 @@ from stoker.spec import contract
 MAX_READ = 32  # failed pods whose logs are read
 CONCURRENT_READS = 8
 LINES = 200  # of each log
-RANKED = re.compile(r"\[(\d{1,6})\] ?")  # a supervisor prints the lines of its workers so
 FOLLOW_UP_CODES = (contract.EXIT_AGAIN, 143)
 """Exit codes of pods that ended because another failed: a supervisor that asks for a restart, and SIGTERM."""
 

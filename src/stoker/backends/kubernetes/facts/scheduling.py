@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.backends.kubernetes.inventory import CORDON, Machine, quantity
+from stoker.backends.kubernetes.inventory import CORDON, Machine, quantity, tolerates
 from stoker.diagnose.overrides import override
 from stoker.spec.on import KubernetesOn
 
@@ -251,17 +251,7 @@ def _is_control_plane(machine: Machine) -> bool:
 def _untolerated(pod: Object, machine: Machine) -> list[Mapping[str, str]]:
     """The node's taints that the pod does not tolerate."""
     tolerations = pod["spec"].get("tolerations") or []
-    return [taint for taint in machine.taints if not any(_tolerates(entry, taint) for entry in tolerations)]
-
-
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
-    if toleration.get("effect") not in (None, "", taint["effect"]):
-        return False
-    if not toleration.get("key"):
-        return bool(toleration.get("operator") == "Exists")
-    if toleration["key"] != taint["key"]:
-        return False
-    return bool(toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
+    return [taint for taint in machine.taints if not any(tolerates(entry, taint) for entry in tolerations)]
 
 
 def _pairs(labels: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from stoker.backends.kubernetes.pod import Task
 from stoker.kube.kinds import key_of
 from stoker.rundir.state import RunState
+from stoker.spec.errors import UserError
 from stoker.spec.on import Nodes
 
 Object = dict[str, Any]
@@ -66,6 +67,8 @@ class JobKind(Protocol):
 
 
 def job_kind(name: str) -> JobKind:
+    if name not in KINDS:
+        raise UserError(f"this version of Stoker has no kind of job '{name}'", remedy=f"There are: {', '.join(KINDS)}")
     return cast(JobKind, importlib.import_module(KINDS[name]))
 
 

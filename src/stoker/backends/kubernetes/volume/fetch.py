@@ -1,18 +1,32 @@
 """From a bucket to the volume of a run, downloaded by a pod: only its progress comes to this machine."""
 
-import json
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from stoker.backends.kubernetes.volume.execution import Execution, check
 from stoker.backends.transfer.meter import TransferMeter, TransferProgress
 from stoker.backends.transfer.retry import with_retries
+
+T = TypeVar("T")
 
 
 class FetchEndpoint(Protocol):
     root: str
 
     def connect(self, argv: Sequence[str]) -> Execution: ...
+
+    def parse_reply(self, kind: type[T], text: str) -> T: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchReport:
+    """A line that MODULE prints in the pod."""
+
+    file: str
+    phase: str
+    done: int
+    total: int
 
 
 MODULE = "stoker.data.remote.download"
@@ -41,13 +55,13 @@ def _once(remote: FetchEndpoint, argv: Sequence[str], meter: TransferMeter) -> N
     file, phase, done = "", "", 0
     try:
         for line in command.lines():
-            report = json.loads(line)
-            if (file, phase) != (report["file"], report["phase"]):
-                file, phase = report["file"], report["phase"]
-                meter.begin(total=report["total"], files=1, present=report["done"], files_present=0)
+            report = remote.parse_reply(FetchReport, line)
+            if (file, phase) != (report.file, report.phase):
+                file, phase = report.file, report.phase
+                meter.begin(total=report.total, files=1, present=report.done, files_present=0)
             else:
-                meter.move(report["done"] - done)
-            done = report["done"]
+                meter.move(report.done - done)
+            done = report.done
             if phase in ("done", "there"):
                 meter.file()
     finally:

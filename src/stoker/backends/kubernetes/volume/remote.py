@@ -21,7 +21,7 @@ from stoker.kube import Cluster, ConnectionLost, Forbidden, Object, Refused, Unr
 from stoker.rundir import RunDir, consent
 from stoker.rundir.records import typed
 from stoker.spec import contract
-from stoker.spec.errors import StokerError, UserError
+from stoker.spec.errors import UserError
 from stoker.spec.trust import is_trusted, trusting
 
 PYTHON = ("python3", "-P")
@@ -119,7 +119,8 @@ class VolumeRun:
         try:
             for line in command.lines():
                 if line.startswith(ERROR):
-                    raise _reported_error(line.removeprefix(ERROR))
+                    report = self.parse_reply(_ErrorReport, line.removeprefix(ERROR))
+                    raise ERRORS.get(report.kind, UserError)(report.problem, remedy=report.remedy)
                 yield line
         finally:
             command.close()
@@ -217,14 +218,10 @@ class VolumeRun:
         return reader.reader_pod(self.place, self._spec, name=name, kind=kind)
 
 
-def _reported_error(text: str) -> StokerError:
-    """The error that `in_pod` reports."""
-    report = typed(_ErrorReport, text)
-    return ERRORS.get(report.kind, UserError)(report.problem, remedy=report.remedy)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ErrorReport:
+    """An error, as `in_pod` prints it."""
+
     kind: str
     problem: str
     remedy: str

@@ -1,4 +1,4 @@
-"""A run whose directory lies on a volume of the cluster, and pods that see it."""
+"""A run whose directory is on a volume of the cluster, and pods that mount it."""
 
 import hashlib
 import io
@@ -19,8 +19,8 @@ from stoker.rundir import RunDir
 from tests.lab.namespaces import VOLUME
 
 SOURCE = Path(__file__).parents[3] / "src"
-PATIENCE_S = 180
-LIBRARY = "/stoker/lib"  # the image has no Stoker: it lies on the volume
+POD_TIMEOUT_S = 180
+LIBRARY = "/stoker/lib"  # the image has no Stoker: it is on the volume
 DIGESTS = """
 import hashlib, json, pathlib, sys
 root = pathlib.Path(sys.argv[1])
@@ -30,8 +30,8 @@ print(json.dumps({str(path.relative_to(root)): hashlib.sha256(path.read_bytes())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class There:
-    """A run in the cluster, as it is known here."""
+class ClusterRun:
+    """A run in the cluster, and its local run directory."""
 
     name: str
     run: RunDir
@@ -50,14 +50,15 @@ class There:
         return done
 
     def digests(self, path: str) -> dict[str, str]:
-        """Of the files below a path of the volume, taken there."""
+        """The hashes of the files below a path of the volume, computed in a pod."""
         pod = self.remote().make()
-        found: dict[str, str] = json.loads(self.kubectl("exec", pod, "--", "python3", "-c", DIGESTS, f"/stoker/{path}"))
-        return found
+        output = self.kubectl("exec", pod, "--", "python3", "-c", DIGESTS, f"/stoker/{path}")
+        hashes: dict[str, str] = json.loads(output)
+        return hashes
 
     def pods(self, *labels: str) -> list[str]:
-        found = self.kubectl.json("get", "pods", *(f"--selector={label}" for label in labels))["items"]
-        return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        pods = self.kubectl.json("get", "pods", *(f"--selector={label}" for label in labels))["items"]
+        return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -66,7 +67,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def start(lab: Any, kubectl: Any, name: str, code: str, *, until: str, **labels: str) -> str:
-    """A pod that runs some Python, with the volume; gives its name."""
+    """Start a pod that runs Python code, with the volume, and return its name."""
     container = {
         "name": "pytorch",
         "image": lab.base,
@@ -82,30 +83,30 @@ def start(lab: Any, kubectl: Any, name: str, code: str, *, until: str, **labels:
         "terminationGracePeriodSeconds": 0,
     }
     kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec})
-    kubectl("wait", "pod", name, f"--for=jsonpath={{.status.phase}}={until}", f"--timeout={PATIENCE_S}s")
+    kubectl("wait", "pod", name, f"--for=jsonpath={{.status.phase}}={until}", f"--timeout={POD_TIMEOUT_S}s")
     return name
 
 
-def lay(lab: Any, kubectl: Any) -> None:
-    """Stoker onto the volume."""
+def upload_stoker(lab: Any, kubectl: Any) -> None:
+    """Copy Stoker to the volume."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(SOURCE / "stoker", "stoker", filter=lambda info: None if "__pycache__" in info.name else info)
-    pod = start(lab, kubectl, "lays", "import time; time.sleep(600)", until="Running")
+    pod = start(lab, kubectl, "uploader", "import time; time.sleep(600)", until="Running")
     unpack = f"import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall('{LIBRARY}')"
     subprocess.run(kubectl.argv("exec", "-i", pod, "--", "python3", "-c", unpack), input=packed.getvalue(), check=True)
     kubectl("delete", "pod", pod, "--now", "--wait=false")
 
 
-def of_the_run(there: There, lab: Any, code: str, *, until: str) -> str:
-    labels = {"stoker.dev/run": there.name, "batch.kubernetes.io/job-completion-index": "0"}
-    return start(lab, there.kubectl, f"{there.name}-0-abcde", code, until=until, **labels)
+def start_run_pod(cluster_run: ClusterRun, lab: Any, code: str, *, until: str) -> str:
+    labels = {"stoker.dev/run": cluster_run.name, "batch.kubernetes.io/job-completion-index": "0"}
+    return start(lab, cluster_run.kubectl, f"{cluster_run.name}-0-abcde", code, until=until, **labels)
 
 
-def logged(there: There) -> None:
-    """Logs of two ranks on the volume."""
-    files: dict[str, Path | bytes] = {"spec.yaml": (there.run.path / "spec.yaml").read_bytes()}
+def write_logs(cluster_run: ClusterRun) -> None:
+    """Write logs of two ranks to the volume."""
+    files: dict[str, Path | bytes] = {"spec.yaml": (cluster_run.run.path / "spec.yaml").read_bytes()}
     for rank in (0, 1):
         lines = [f"2026-11-15T12:00:{second:02d}.{rank}00Z step {second} of {rank}\n" for second in range(30)]
         files[f"logs/rank-{rank}.log"] = "".join(lines).encode()
-    upload([Item(files=files, into=f"runs/{there.name}")], there.remote())
+    upload([Item(files=files, into=f"runs/{cluster_run.name}")], cluster_run.remote())

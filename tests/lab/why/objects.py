@@ -1,4 +1,4 @@
-"""What the cluster is made to have: bad namespaces, nodes that nobody runs, claims that nobody binds."""
+"""Objects that cause faults: quotas, webhooks and nodes without a kubelet."""
 
 import json
 import time
@@ -7,20 +7,20 @@ from typing import Any
 
 from lab.kubectl import Kubectl
 from stoker.backends.kubernetes.jobs import KINDS
-from tests.lab.why.faults import WORKERS
+from tests.lab.why.faults import FAKE_NODES
 
-HELD = "example.com/held"
-FREE = json.dumps({"metadata": {"finalizers": None}})
+FINALIZER = "example.com/held"
+NO_FINALIZERS = json.dumps({"metadata": {"finalizers": None}})
 RESOURCES = {"vcjob": "jobs.batch.volcano.sh"}
 
 
-def claim(name: str, **more: str) -> dict[str, Any]:
+def claim(name: str, **fields: str) -> dict[str, Any]:
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec | more}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec | fields}
 
 
 def abort(job: dict[str, Any]) -> dict[str, Any]:
-    """As `vcctl job suspend` asks for it."""
+    """The command object that `vcctl job suspend` creates."""
     target = {"apiVersion": job["apiVersion"], "kind": job["kind"]} | {
         key: job["metadata"][key] for key in ("name", "uid")
     }
@@ -29,19 +29,18 @@ def abort(job: dict[str, Any]) -> dict[str, Any]:
     return head | {"action": "AbortJob", "target": target}
 
 
-def dumb_node(name: str) -> dict[str, Any]:
-    """A node without anything that runs its pods."""
+def node_without_kubelet(name: str) -> dict[str, Any]:
     meta = {"name": name, "labels": {"kubernetes.io/hostname": name}}
-    taint = {"key": WORKERS, "value": "fake", "effect": "NoSchedule"}
+    taint = {"key": FAKE_NODES, "value": "fake", "effect": "NoSchedule"}
     return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"taints": [taint]}}
 
 
-def tell(kubectl: Kubectl, name: str, *, ready: str) -> None:
-    """Say in a node's place whether it is ready."""
+def set_ready(kubectl: Kubectl, name: str, *, ready: str) -> None:
+    """Write the Ready condition of a node, as its kubelet would."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    condition = {"type": "Ready", "status": ready, "reason": "Told", "message": "", "lastHeartbeatTime": now}
-    room = {"cpu": "8", "memory": "8Gi", "pods": "10"}
-    status = {"conditions": [condition], "allocatable": room, "capacity": room}
+    condition = {"type": "Ready", "status": ready, "reason": "Test", "message": "", "lastHeartbeatTime": now}
+    capacity = {"cpu": "8", "memory": "8Gi", "pods": "10"}
+    status = {"conditions": [condition], "allocatable": capacity, "capacity": capacity}
     kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
 
 
@@ -50,43 +49,43 @@ def queue(name: str) -> dict[str, Any]:
     return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
 
 
-def troubles(home: str, name: str) -> list[dict[str, Any]]:
-    """What makes a namespace a bad place."""
-    if home == "quota":
+def namespace_problem(problem: str, namespace: str) -> list[dict[str, Any]]:
+    """The objects that give a namespace this problem: `quota`, `ending` or `webhook`."""
+    if problem == "quota":
         spec = {"hard": {"requests.cpu": "50m"}}
         return [{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}, "spec": spec}]
-    if home == "ending":
-        meta = {"name": "held", "finalizers": [HELD]}
+    if problem == "ending":
+        meta = {"name": "held", "finalizers": [FINALIZER]}
         return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     hook = {
         "name": "why.example.com",
         "rules": [rule],
-        "clientConfig": {"service": {"name": "nobody", "namespace": name}},
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+        "clientConfig": {"service": {"name": "nobody", "namespace": namespace}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
         "timeoutSeconds": 2,
     }
     head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
-    return [head | {"metadata": {"name": name}, "webhooks": [hook]}]
+    return [head | {"metadata": {"name": namespace}, "webhooks": [hook]}]
 
 
-def release(kubectl: Kubectl, name: str) -> None:
-    """Have a namespace go, whatever holds it."""
+def delete_namespace(kubectl: Kubectl, name: str) -> None:
+    """Delete a namespace, and the finalizers that hold it."""
     inside = replace(kubectl, namespace=name)
-    inside("patch", "configmap", "held", "--type=merge", "-p", FREE, check=False)
+    inside("patch", "configmap", "held", "--type=merge", "-p", NO_FINALIZERS, check=False)
     inside("delete", ",".join(RESOURCES.get(kind, f"{kind}s") for kind in KINDS), "--all", "--wait=false", check=False)
     inside("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", check=False)
     kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
-def taken(kubectl: Kubectl, one: dict[str, Any]) -> bool:
-    """A TrainJob is refused until its webhook has heard of the runtime that was made just before it, or is there."""
+def apply(kubectl: Kubectl, item: dict[str, Any]) -> bool:
+    """False if a TrainJob is refused because its webhook is not ready, or does not know the new runtime yet."""
     try:
-        kubectl.apply(one)
+        kubectl.apply(item)
     except RuntimeError as e:
-        if any(words in str(e) for words in ("must be created before the TrainJob", "failed calling webhook")):
+        if any(text in str(e) for text in ("must be created before the TrainJob", "failed calling webhook")):
             return False
         raise
     return True
