@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -276,3 +277,18 @@ def test_an_unknown_run_is_refused_with_a_similar_name(refusal: Callable[..., st
     line = refusal(verb, "tail")
     assert "tail" in line
     assert "tale" in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "name=a", "until.steps=1", "data=book.txt", "data.tokenizer=~no-such-user/tokenizer"],
+        ["train", "run.yaml", "--dry-run"],
+        ["init", "~no-such-user/books", "-o", "new.yaml"],
+        ["status", "a", "--runs", "~no-such-user/runs"],
+    ],
+)
+def test_the_home_of_an_unknown_user_is_a_missing_path(stoker: Any, arguments: list[str]) -> None:
+    (stoker.folder / "book.txt").write_text("a few words\n" * 100)
+    (stoker.folder / "run.yaml").write_text("base: ~no-such-user/base.yaml\nname: a\ndata: book.txt\n")
+    assert "~no-such-user" in stoker(*arguments, code=2).stderr

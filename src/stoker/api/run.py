@@ -19,7 +19,7 @@ from stoker.data.prepare import PrepareProgress, ignore
 from stoker.observe.runs import find
 from stoker.rundir import Exit, Record, RunDir, consent
 from stoker.rundir.commands import command_name, default_runs
-from stoker.rundir.view import RunView, how_it_ended
+from stoker.rundir.view import RunView
 from stoker.spec import contract
 from stoker.spec import load as loading
 from stoker.spec.errors import UserError
@@ -62,11 +62,11 @@ class Run:
 
         A failed run raises nothing: check `state`, which is done, paused or failed, and `reason`.
         """
+        code = None
         if self._running is not None and self._parent == os.getpid():  # a forked child cannot wait for its sibling
-            code = self._poll(self._running, timeout)
-            if code != 0:  # 0 is also reported for a child that another part of this process has waited for
-                return how_it_ended(self._directory, code)
-        return self._backend.wait(self._directory, timeout_s=timeout)
+            # 0 is also reported for a child that another part of this process has waited for
+            code = self._poll(self._running, timeout) or None
+        return self._backend.wait(self._directory, timeout_s=timeout, code=code)
 
     def metrics(self) -> Any:
         """One record per logged step: a pandas DataFrame where pandas is installed, else a list of dicts."""

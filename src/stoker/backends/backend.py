@@ -230,8 +230,12 @@ class Backend(Protocol):
     def stop(self, run: RunDir) -> bool:
         """Asks the run to save and stop, whatever started it. False if it is not running; idempotent."""
 
-    def wait(self, run: RunDir, *, timeout_s: float | None = None) -> Exit:
-        """Waits until the run has ended, and returns how. Raises TimeoutError."""
+    def wait(self, run: RunDir, *, timeout_s: float | None = None, code: int | None = None) -> Exit:
+        """Waits until the run has ended, and returns how. Raises TimeoutError.
+
+        `code`: the exit code of its supervisor, for the process that started it. It tells how a run ended that could
+        not record it.
+        """
 
     def await_stopped(self, run: RunDir, message: Message) -> None:
         """After `stop`: waits until nothing of the run is left. Raises RunFailed if that takes too long."""

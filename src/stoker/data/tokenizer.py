@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -68,7 +69,7 @@ class LoadedTokenizer:
 
 def load(name: str) -> LoadedTokenizer:
     """`name` is a folder, or a name on the hub."""
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         return load_folder(folder)
     if name.startswith((".", "/", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):

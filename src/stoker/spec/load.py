@@ -189,7 +189,7 @@ def _base(base: object, folder: Path, origin: Origin, inside: tuple[Path, ...]) 
             f"{origin}: base is not a name", remedy="Write the name of a preset or file, such as base: gpt2-small"
         )
     if base.endswith((".yaml", ".yml")) or "/" in base:
-        path = folder / Path(base).expanduser()
+        path = folder / os.path.expanduser(base)
         if not path.exists():
             raise UserError(f"{origin}: base names {path}, which does not exist", remedy="Check the path")
         layers = _file(path, inside=inside)

@@ -82,7 +82,7 @@ def summarize(places: Sequence[str]) -> DataSummary:
         raise UserError(f"{unprintable!a} cannot be written into a run file", remedy="Rename it first")
     if "" in places:
         raise UserError("a path is empty", remedy="Name files, folders or globs that contain text")
-    paths = [Path(place).expanduser() for place in places]
+    paths = [Path(os.path.expanduser(place)) for place in places]
     if len(paths) == 1 and (paths[0] / "index.json").is_file():
         return _prepared(paths[0])
     files = sorted({file for path in paths for file in _files(path)})

@@ -38,7 +38,7 @@ def place(location: str | Path) -> Path:
     if not str(location):
         raise UserError("the folder of the runs has an empty name", remedy="Name it, such as --runs ./runs")
     if isinstance(location, Path) or not is_url(location):
-        return Path(location).expanduser()
+        return Path(os.path.expanduser(location))
     scheme, bucket, prefix = split(location)
     url = f"{scheme}://{bucket}/{prefix}".rstrip("/")
     folder = _copies() / address(url)

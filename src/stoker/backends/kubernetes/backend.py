@@ -162,7 +162,7 @@ class Kubernetes:
     def stop(self, run: RunDir) -> bool:
         return self.control.delete(place_of(run))
 
-    def wait(self, run: RunDir, *, timeout_s: float | None = None) -> Exit:
+    def wait(self, run: RunDir, *, timeout_s: float | None = None, code: int | None = None) -> Exit:  # noqa: ARG002 (the cluster records it)
         end = None if timeout_s is None else time.monotonic() + timeout_s
         place = place_of(run)
         while (state := self.control.state(place)) is not None and state.state.is_active:

@@ -220,14 +220,14 @@ class Local:
             ) from e
         return True
 
-    def wait(self, run: RunDir, *, timeout_s: float | None = None) -> Exit:
+    def wait(self, run: RunDir, *, timeout_s: float | None = None, code: int | None = None) -> Exit:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while run.holder() is not None:
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"run '{run.name}' has not ended in {timeout_s} s")
             time.sleep(POLL_S)
         exit = run.exit()
-        return how_it_ended(run, exit.code if exit else KILLED)
+        return how_it_ended(run, code or (exit.code if exit else KILLED))
 
     def await_stopped(self, run: RunDir, message: Message) -> None:
         began, last = time.monotonic(), 0.0

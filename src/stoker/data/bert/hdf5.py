@@ -43,7 +43,9 @@ REMEDY = f"Give files that have {', '.join(KEYS)}, as create_pretraining_data.py
 
 def training_files(files: Sequence[tuple[Path, str]], locations: str | Sequence[str]) -> list[tuple[Path, str]]:
     """Of folders, the training files only; files that are named directly are all kept."""
-    folders = [Path(location).expanduser() for location in ([locations] if isinstance(locations, str) else locations)]
+    folders = [
+        Path(os.path.expanduser(location)) for location in ([locations] if isinstance(locations, str) else locations)
+    ]
     inside = [folder.absolute() for folder in folders if folder.is_dir()]
     return [
         (path, name)
