@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stoker.backends import secrets
 from stoker.backends.backend import (
@@ -23,11 +24,8 @@ from stoker.backends.backend import (
     Submission,
     Usage,
 )
-from stoker.backends.local import machine, processes
-from stoker.backends.local.environment import WorkerEnvironment, worker_environment
+from stoker.backends.local import machine
 from stoker.backends.local.plan import plan
-from stoker.diagnose.facts import DiagnosisFacts
-from stoker.diagnose.records import record_fact, run_fact
 from stoker.rundir import Exit, Record, RunDir
 from stoker.rundir.commands import command_name
 from stoker.rundir.events import Event, parse_event
@@ -42,6 +40,11 @@ from stoker.spec.model import Model
 from stoker.spec.on import On
 from stoker.spec.run import AnySpec
 from stoker.spec.units import short_duration
+
+# Every command loads this module, and `ps` and `status` must start fast: what few commands need is loaded by these.
+if TYPE_CHECKING:
+    from stoker.backends.local.environment import WorkerEnvironment
+    from stoker.diagnose.facts import DiagnosisFacts
 
 POLL_S = 0.2
 TOP_SPAN_S = 0.5  # the first CPU use is measured over this time
@@ -169,11 +172,14 @@ class Local:
             if not running or not follow or not pause():
                 return
 
-    def facts(self, run: RunDir, *, brief: bool) -> DiagnosisFacts:  # noqa: ARG002 (reading files is fast)
+    def facts(self, run: RunDir, *, brief: bool) -> "DiagnosisFacts":  # noqa: ARG002 (reading files is fast)
+        from stoker.diagnose.facts import DiagnosisFacts  # noqa: PLC0415 (see above)
+        from stoker.diagnose.records import record_fact, run_fact  # noqa: PLC0415
+
         return DiagnosisFacts(run=run_fact(run), record=record_fact(run))
 
     def top(self, run: RunDir, *, every_s: float | None) -> Iterator[Usage]:  # noqa: ARG002
-        from stoker.backends.local.top import Top  # noqa: PLC0415 (GPU libraries, which few commands need)
+        from stoker.backends.local.top import Top  # noqa: PLC0415 (see above)
 
         top = Top(run)
         if row(run).state is RunState.RUNNING:
@@ -190,7 +196,9 @@ class Local:
             if now.state is not RunState.RUNNING:
                 return
 
-    def environment(self, run: RunDir, rank: int) -> WorkerEnvironment:
+    def environment(self, run: RunDir, rank: int) -> "WorkerEnvironment":
+        from stoker.backends.local.environment import worker_environment  # noqa: PLC0415 (see above)
+
         return worker_environment(run, rank)
 
     def stop(self, run: RunDir) -> bool:
@@ -275,4 +283,6 @@ def _tied(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_supervisor(pid: int) -> bool:
+    from stoker.backends.local import processes  # noqa: PLC0415 (see above)
+
     return contract.SUPERVISOR_MODULE in processes.command(pid)
