@@ -9,9 +9,11 @@ them, and `draw_weights` leaves them alone.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from stoker.models import MODELS, model_spec
 from stoker.models.initial_weights import ParameterBlock, draw
@@ -22,8 +24,18 @@ def build(shape: Model) -> nn.Module:
     family = model_spec(shape.family)
     if shape.family not in MODELS:
         return family.build(shape)
-    with torch.device("meta"):
+    with torch.device("meta"), SkipInit():
         return family.build(shape)
+
+
+class SkipInit(TorchFunctionMode):
+    """Layers do not draw weights of their own: on the meta device that would load torch's compiler, which takes 0.7 s."""
+
+    def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
 
 
 def materialise(model: nn.Module, device: torch.device) -> nn.Module:
