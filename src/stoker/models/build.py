@@ -29,7 +29,7 @@ def build(shape: Model) -> nn.Module:
 
 
 class SkipInit(TorchFunctionMode):
-    """Layers do not draw weights of their own: on the meta device that would load torch's compiler, which takes 0.7 s."""
+    """Layers do not draw weights of their own: on the meta device that would load torch's compiler, in 0.7 s."""
 
     def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
