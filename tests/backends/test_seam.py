@@ -70,6 +70,7 @@ def test_the_backend_is_small() -> None:
     assert sum(len(file.read_text().splitlines()) for file in files) < 150
 
 
+@pytest.mark.slow
 def test_every_verb_works_on_a_backend_that_is_one_folder_and_its_lines_in_the_registries(toy: Toy) -> None:
     toy.launch()
     toy.wait_for("worker 0 of 1")

@@ -196,6 +196,7 @@ def test_a_closed_pipe_saves_the_run(workdir: Path, start_command: Callable[...,
     assert view(run).checkpoint == exit.step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_an_interrupt_at_any_moment_ends_without_a_traceback(
     start_command: Callable[..., "subprocess.Popen[str]"], seed: int

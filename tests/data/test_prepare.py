@@ -54,6 +54,7 @@ def raw(tokens: TokenSet, texts: list[str]) -> list[int]:
     return [id for text in texts for id in [*tokenizer.encode(text).ids, tokens.end]]
 
 
+@pytest.mark.slow
 def test_the_tokens_are_those_of_the_whole_documents_joined_by_the_end_token(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -91,6 +92,7 @@ def test_every_format_gives_the_same_tokens(tmp_path: Path) -> None:
     assert all(np.array_equal(streams[0], other) for other in streams[1:])
 
 
+@pytest.mark.slow
 def test_workers_change_the_time_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(prose(4_500_000).encode())
     by_one = prepare(spec(tmp_path / "a.txt"), tmp_path / "one", workers=1)
@@ -137,6 +139,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_name", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.soak)])
 def test_a_prepare_stopped_at_any_moment_resumes_with_the_same_result(tmp_path: Path, signal_name: str) -> None:
     (tmp_path / "a.txt").write_bytes(prose(7_000_000).encode())

@@ -92,6 +92,7 @@ def starts(made: TokenSet, draw: random.Random) -> list[int]:
     return tokens
 
 
+@pytest.mark.slow
 def test_every_stretch_of_tokens_is_found_in_its_documents(made: TokenSet) -> None:
     seed = random.randrange(10**9)
     print(f"{seed=}")
@@ -118,6 +119,7 @@ def test_every_stretch_of_tokens_is_found_in_its_documents(made: TokenSet) -> No
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_whole_stream_is_read_back_document_by_document(made: TokenSet) -> None:
     """Held-out tokens are the only ones that are missing between two passages of a file."""
     ended, passages = 0, Passages(made, [])

@@ -13,6 +13,7 @@ from tests.closed_pods import launched, serving
 from tests.waiting import until
 
 
+@pytest.mark.slow
 def test_many_pods_that_hang_time_out_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     monkeypatch.setattr(cluster_top, "FIRST_REPORT_TIMEOUT_S", 5.0)

@@ -58,6 +58,7 @@ def test_without_a_key_only_what_has_changed_is_sent(remote: Any, tree: Any, fil
     assert files_in(Path(remote.root, "runs/demo")) == files_in(books)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["key1", None])
 def test_an_upload_interrupted_at_any_byte_resumes(remote: Any, tree: Any, files_in: Any, seed: int, key: str) -> None:
     books, draw = tree(seed), random.Random(seed)
@@ -69,6 +70,7 @@ def test_an_upload_interrupted_at_any_byte_resumes(remote: Any, tree: Any, files
     assert remote.sent < whole + lost + OVERHEAD_BYTES * len(remote.cables)
 
 
+@pytest.mark.slow
 def test_a_download_interrupted_at_any_byte_resumes(
     remote: Any, tree: Any, files_in: Any, seed: int, tmp_path: Path
 ) -> None:

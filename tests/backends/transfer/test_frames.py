@@ -64,6 +64,7 @@ def run_both(remote: Callable[[], None], local: Callable[[], None]) -> None:
     assert errors == []
 
 
+@pytest.mark.slow
 def test_a_peer_that_waits_for_another_transfer_is_not_lost(ends: tuple[Frames, Frames], tmp_path: Path) -> None:
     work = tmp_path / "d/.stoker-transfer/all"
     work.mkdir(parents=True)
@@ -75,6 +76,7 @@ def test_a_peer_that_waits_for_another_transfer_is_not_lost(ends: tuple[Frames, 
     assert (tmp_path / "d/f").read_bytes() == b"text"
 
 
+@pytest.mark.slow
 def test_a_peer_that_hashes_existing_files_is_not_lost(
     ends: tuple[Frames, Frames], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_peer_that_hashes_existing_files_is_not_lost(
     assert (tmp_path / "d/f").read_bytes() == b"text"
 
 
+@pytest.mark.slow
 def test_a_slow_receiver_buffers_a_bounded_amount(ends: tuple[Frames, Frames]) -> None:
     slow, quick = ends
     pieces = [bytes([number]) * (1 << 20) for number in range(3 * READ_AHEAD >> 20)]
@@ -105,6 +108,7 @@ def test_a_slow_receiver_buffers_a_bounded_amount(ends: tuple[Frames, Frames]) -
     run_both(take, give)
 
 
+@pytest.mark.slow
 def test_a_silent_peer_counts_as_lost(remote: Any, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(30_000_000))
     pipe = remote.connect(["-m", "stoker.backends.transfer", "receive", remote.root])

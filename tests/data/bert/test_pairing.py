@@ -89,6 +89,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return shards | {"index": (folder / "index.json").read_bytes()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "workers"), [(2, 1), pytest.param(5, 2, marks=pytest.mark.soak)])
 def test_any_interruption_and_any_number_of_processes_give_the_same_bytes(
     pairs: Path, tmp_path: Path, number: int, workers: int

@@ -73,6 +73,7 @@ def test_the_order_is_the_same_while_the_end_is_unknown_and_after(tmp_path: Path
     assert sorted(late.ids[:samples]) == list(range(samples))
 
 
+@pytest.mark.slow
 def test_the_shards_are_the_same_however_often_the_feeder_is_killed(tmp_path: Path, eventually) -> None:
     data = spec(write(tmp_path / "data"))
     undisturbed = set_of(data, tmp_path / "one").path
