@@ -18,6 +18,8 @@ from stoker.rundir import Record, RunDir
 from stoker.spec.errors import RunFailed, UserError
 from stoker.spec.load import load
 
+pytestmark = pytest.mark.slow
+
 SEQUENCES = 5
 OVERRIDES = [
     "model.layers=2", "model.heads=2", "model.width=32", "model.context=32", "model.dropout=0.1",

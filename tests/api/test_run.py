@@ -20,6 +20,8 @@ from stoker.spec.model import Model
 from stoker.spec.on import LocalOn
 from stoker.spec.run import AnySpec, Batch, Log, Until
 
+pytestmark = pytest.mark.slow
+
 LONG = 100_000
 STEPS = """\
 import sys, time
@@ -70,7 +72,6 @@ def has_trained(run: Run) -> bool:
     return run.view().step > 0
 
 
-@pytest.mark.slow
 def test_a_run_is_submitted_waited_for_and_read(submit, tmp_path: Path) -> None:
     run = submit("until.steps=7")
     assert run.view().state == "running"
@@ -218,7 +219,6 @@ def test_a_forked_child_sees_the_run_that_its_parent_submitted(script: stoker.Sc
     assert output.splitlines() == ["it runs", "paused", "paused"]
 
 
-@pytest.mark.slow
 def test_a_script_needs_no_guard_against_being_imported_again(tmp_path: Path, books: Path) -> None:
     """Enough text for several processes: they must not run the user's script again."""
     text = "".join(file.read_text() for file in sorted(books.iterdir()))

@@ -15,6 +15,8 @@ import pytest
 from stoker.rundir import RunDir
 from tests.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 RUN_FILE = """\
 name: tale
 model: {layers: 1, heads: 1, width: 16, context: 16, dropout: 0.1}

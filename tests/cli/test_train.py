@@ -19,6 +19,8 @@ from stoker.spec.load import load
 from tests.processes import descendants, is_alive
 from tests.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.slow
+
 STOKER = str(Path(sys.executable).with_name("stoker"))
 ENDLESS = "until.steps=1M"
 RUN_FILE = """\
@@ -196,7 +198,6 @@ def test_a_closed_pipe_saves_the_run(workdir: Path, start_command: Callable[...,
     assert view(run).checkpoint == exit.step
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_an_interrupt_at_any_moment_ends_without_a_traceback(
     start_command: Callable[..., "subprocess.Popen[str]"], seed: int
