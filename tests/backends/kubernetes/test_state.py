@@ -1,8 +1,12 @@
 """Pods as rows: the newest of each node, and why it does not run."""
 
+from functools import partial
 from typing import Any
 
-from stoker.backends.kubernetes.state import PodRow, event_time, pod_rows, seconds
+import pytest
+
+from stoker.backends.kubernetes.place import ClusterPlace
+from stoker.backends.kubernetes.state import PodRow, event_time, is_about, pod_rows, seconds
 
 INDEX = "index"
 
@@ -94,3 +98,29 @@ def test_the_time_of_an_event_is_that_of_its_last_occurrence() -> None:
 def test_times_are_read_as_kubernetes_writes_them() -> None:
     assert seconds("1970-01-01T00:01:00Z") == seconds("1970-01-01T00:01:00.000000Z") == 60
     assert seconds(None) is None
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "name", "run"),
+    [
+        ("job", "Job", "gpt", "gpt"),
+        ("job", "Job", "gpt-2", "gpt-2"),
+        ("job", "Pod", "gpt-2-x7k2p", "gpt"),
+        ("job", "Pod", "gpt-2-0-x7k2p", "gpt-2"),
+        ("jobset", "Job", "gpt-node-0", "gpt"),
+        ("jobset", "Pod", "gpt-2-node-0-1-x7k2p", "gpt-2"),
+        ("trainjob", "JobSet", "gpt-2", "gpt-2"),
+        ("pytorchjob", "Pod", "gpt-worker-3", "gpt"),
+        ("pytorchjob", "Service", "gpt-2-master-0", "gpt-2"),
+        ("vcjob", "Pod", "gpt-2-node-1", "gpt-2"),
+        ("vcjob", "PodGroup", "gpt-7d0e41a5-53f4-4a0b-8a3c-0f6f2f2f8c11", "gpt"),
+        ("job", "Pod", "gpt-2-reader", "gpt-2"),
+    ],
+)
+def test_an_event_is_about_one_of_two_runs_whose_names_begin_alike(job: str, kind: str, name: str, run: str) -> None:
+    event = {"involvedObject": {"kind": kind, "name": name}}
+    assert [place.run for place in map(partial(place_named, job), ("gpt", "gpt-2")) if is_about(event, place)] == [run]
+
+
+def place_named(job: str, run: str) -> ClusterPlace:
+    return ClusterPlace(kind="kubernetes", context=None, namespace="team", job=job, run=run, volume="v", image="i")

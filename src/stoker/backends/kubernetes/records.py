@@ -9,7 +9,7 @@ from pathlib import Path
 from stoker.backends.kubernetes.job_control import JobControl
 from stoker.backends.kubernetes.jobs import KINDS, JobState, job_kind
 from stoker.backends.kubernetes.place import place_of
-from stoker.backends.kubernetes.state import event_time
+from stoker.backends.kubernetes.state import event_time, is_about
 from stoker.backends.kubernetes.volume.remote import VolumeRun
 from stoker.backends.transfer import client
 from stoker.kube import Cluster, Object
@@ -54,8 +54,7 @@ def cluster_events(run: RunDir, cluster: Cluster) -> list[Event]:
     events = [
         _event(event)
         for event in cluster.list("Event")
-        if event["involvedObject"].get("kind") in EVENT_KINDS
-        and (event["involvedObject"].get("name", "") + "-").startswith(f"{place.run}-")
+        if event["involvedObject"].get("kind") in EVENT_KINDS and is_about(event, place)
     ]
     return sorted(events, key=lambda event: event.time)
 

@@ -1,5 +1,6 @@
 """The state of a run's job and of its pods, as the API server reports them."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,6 +13,14 @@ from stoker.rundir.state import RunState
 from stoker.spec import contract
 
 MAX_ASKED = 256  # pods of a run that are asked at the same time
+OBJECT_SUFFIXES = {
+    "Pod": re.compile(
+        r"([0-9]+|node-[0-9]+(-[0-9]+)?)(-[a-z0-9]{5})?|(master|worker)-[0-9]+|reader|mover|shell-[0-9a-f]+"
+    ),
+    "Service": re.compile(r"(master|worker)-[0-9]+"),
+    "PodGroup": re.compile(r"[0-9a-f-]{36}"),
+}
+"""What follows the name of the run in the names of objects that controllers and Stoker create for it."""
 
 
 def job_state(cluster: Cluster, place: ClusterPlace, job: Object | None) -> JobState | None:
@@ -123,6 +132,19 @@ def pod_rows(
 def seconds(stamp: str | None) -> float | None:
     """Seconds since 1970, from a timestamp of Kubernetes."""
     return None if not stamp else datetime.fromisoformat(stamp).timestamp()
+
+
+def is_about(event: Object, place: ClusterPlace) -> bool:
+    """Whether an event of Kubernetes is about an object of the run.
+
+    A prefix of its name is not enough: `gpt` and `gpt-2` may both be runs.
+    """
+    subject = event["involvedObject"]
+    kind, name = subject.get("kind") or "", subject.get("name") or ""
+    suffix = OBJECT_SUFFIXES.get(kind)
+    if suffix and name.startswith(f"{place.run}-"):
+        return suffix.fullmatch(name.removeprefix(f"{place.run}-")) is not None
+    return name == place.run or (kind, name) in job_kind(place.job).inner_objects(place.run)
 
 
 def event_time(event: Object) -> float:

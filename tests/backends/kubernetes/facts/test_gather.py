@@ -16,6 +16,7 @@ from tests.backends.kubernetes.small_cluster import ClusterObjects, served
 
 BORN = "2026-11-15T12:00:00Z"
 NAME = "demo-abcd"
+UID = "7d0e41a5-53f4-4a0b-8a3c-0f6f2f2f8c11"
 Object = dict[str, Any]
 NODE: Object = {"metadata": {"name": "m"}, "spec": {}, "status": {"allocatable": {"cpu": "4"}}}
 INDEX = {
@@ -89,7 +90,7 @@ def test_a_run_with_a_task_for_each_node_that_waits_for_room_is_explained(cluste
     cluster.by_plural["jobs"] = [owner({"tasks": [task, task], "queue": "default"}, {"state": {"phase": "Pending"}})]
     cluster.by_plural["queues"] = [{"metadata": {"name": "default"}, "status": {"state": "Open"}}]
     message = "queue resource quota insufficient: insufficient cpu"
-    cluster.by_plural["events"] = [event("PodGroup", f"{NAME}-1", "Unschedulable", message)]
+    cluster.by_plural["events"] = [event("PodGroup", f"{NAME}-{UID}", "Unschedulable", message)]
     finding = first_finding(launched("vcjob", "on.nodes=2"))
     assert finding is not None
     assert finding.id == "queue-over-capacity"
@@ -101,7 +102,7 @@ def test_a_pod_that_volcano_has_not_created_yet_gets_its_future_name(cluster: Cl
     cluster.by_plural["jobs"] = [owner({"tasks": [task]}, {"state": {"phase": "Pending"}})]
     cluster.by_plural["queues"] = [{"metadata": {"name": "default"}, "status": {"state": "Open"}}]
     cluster.by_plural["persistentvolumeclaims"] = [{"metadata": {"name": "v"}, "status": {"phase": "Bound"}}]
-    cluster.by_plural["events"] = [event("PodGroup", f"{NAME}-1", "Unschedulable", "1 node: 1 insufficient cpu")]
+    cluster.by_plural["events"] = [event("PodGroup", f"{NAME}-{UID}", "Unschedulable", "1 node: 1 insufficient cpu")]
     assert (finding := first_finding(launched("vcjob"))) is not None
     assert finding.id == "too-large"
     assert f"pod {NAME}-node-0 needs 64 cores" in finding.cause

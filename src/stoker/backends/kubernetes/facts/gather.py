@@ -20,7 +20,7 @@ from stoker.backends.kubernetes.facts.records import RecordsRequest
 from stoker.backends.kubernetes.inventory import Machine, machine
 from stoker.backends.kubernetes.jobs import JobKind, JobState, job_kind
 from stoker.backends.kubernetes.place import ClusterPlace, place_of
-from stoker.backends.kubernetes.state import event_time, with_pod_phases
+from stoker.backends.kubernetes.state import event_time, is_about, with_pod_phases
 from stoker.diagnose.facts import ControllerFact, DiagnosisFacts, EventFact, HookFact, PodFact, RecordFact, RunFact
 from stoker.diagnose.overrides import smaller
 from stoker.diagnose.rules import findings
@@ -194,8 +194,7 @@ def _run_fact(
 def _unscheduled_gang(place: ClusterPlace, snapshot: _Snapshot) -> list[Object]:
     """Volcano creates no pods until there is room for all: its message about the gang, as the first pod's condition."""
     events = [event for event in snapshot.events if event["involvedObject"].get("kind") == "PodGroup"]
-    events = [event for event in events if event["involvedObject"].get("name", "").startswith(f"{place.run}-")]
-    events = [event for event in events if NO_ROOM.search(event.get("message") or "")]
+    events = [event for event in events if is_about(event, place) and NO_ROOM.search(event.get("message") or "")]
     first = first_pod(snapshot.job) if snapshot.job else None
     if not events or snapshot.job is None or first is None:
         return []
@@ -250,8 +249,7 @@ def _events(
     names = {pod.pod for pod in pods}
     for event in sorted(events, key=event_time, reverse=True):
         kind, name = event["involvedObject"].get("kind", ""), event["involvedObject"].get("name", "")
-        is_ours = f"{name}-".startswith(f"{place.run}-")
-        if not is_ours or (kind == "Pod" and name not in waiting) or (kind != "Pod" and name in names):
+        if not is_about(event, place) or (kind == "Pod" and name not in waiting) or (kind != "Pod" and name in names):
             continue
         if kind != "Pod" and not run_fact.missing and not waiting:
             continue
